@@ -49,11 +49,10 @@ constexpr uint32_t StateStream(int state) { return 1 + static_cast<uint32_t>(sta
 // A bf16 gradient has kGradientStreams streams, one for each rounding in a micro-batch, so that no two roundings of an
 // element use the same bits: with equal bits, the expectation of their sum would not be exact.
 inline constexpr uint32_t kGradientStreams = 128;
+inline constexpr int kMostSentGradients = kGradientStreams / 2;  // Roundings of what is sent, in a micro-batch.
 constexpr uint32_t GradientStream(int rounding) { return kGradientStreams + static_cast<uint32_t>(rounding); }
 // The second half of them round what ranks send one another.
-constexpr uint32_t SentGradientStream(int rounding) {
-  return GradientStream(static_cast<int>(kGradientStreams / 2) + rounding);
-}
+constexpr uint32_t SentGradientStream(int rounding) { return GradientStream(kMostSentGradients + rounding); }
 
 // The random bits of one tensor in one update or, for gradients, in one micro-batch of it.
 struct RoundingStream {

@@ -39,10 +39,9 @@ class Ops {
   // admits. `op` may be symbolic.
   virtual absl::Status CheckAvailable(const Op& op) const { return absl::OkStatus(); }
 
-  // Does the slow work of the first launch of such an op in advance: creates a primitive or chooses an algorithm.
-  virtual absl::Status Prepare(const Op& op) { return absl::OkStatus(); }
-  // Does the same for launches with this much scratch, at least ScratchBytes(op).
-  virtual absl::Status PrepareWith(const Op& op, int64_t scratch_bytes) { return Prepare(op); }
+  // Does the slow work of the first launch of such an op with this much scratch, at least ScratchBytes(op), in advance:
+  // creates a primitive or chooses an algorithm.
+  virtual absl::Status Prepare(const Op& op, int64_t scratch_bytes) { return absl::OkStatus(); }
 
   // Returns the ops that compute in host memory, on any stream of the device (Stream::RunOnHost): these ops themselves
   // if their device is the host. Returns null if there are none.

@@ -276,8 +276,15 @@ absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved, const P
 }
 
 // Returns the machine on which the job is planned: this one, which borrows the backend. If the program lacks the job's
-// kind of device, returns a machine that has it. Nothing is known of its memory, so its budget is the error.
-absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::unique_ptr<Backend>>& backend) {
+// kind of device, returns a machine that has it. Nothing is known of its memory, so its budget is the error. A job for
+// GPUs of a machine that was named (null: none was) is planned for those GPUs.
+absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::unique_ptr<Backend>>& backend,
+                                  const proto::MachineProfile* named) {
+  if (named != nullptr && job.runtime.device == DeviceType::kCuda) {
+    absl::StatusOr<Machine> machine = PlanningMachineOfProfile(job, HardwareThreads(), *named);
+    if (machine.ok()) machine->default_budget = BudgetOn(*named);
+    return machine;
+  }
   if (backend.ok()) return (*backend)->machine();
   if (!absl::IsFailedPrecondition(backend.status())) return backend.status();
   absl::StatusOr<Machine> machine = PlanningMachine(job, HardwareThreads());
@@ -300,12 +307,10 @@ int Run(Flags flags) {
   if (!data.ok()) return Refuse(flags, data.status());
   if (const auto products = DecideCpuProducts(*job); !products.ok()) return Fail(products.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
-  absl::StatusOr<Machine> machine = MachineOf(*job, backend);
+  absl::StatusOr<Machine> machine = MachineOf(*job, backend, flags.profile.get());
   if (!machine.ok()) return Refuse(flags, machine.status());
   // The memory of this machine says nothing about another one.
-  if (!flags.machine.empty()) {
-    machine->default_budget = job->runtime.device == DeviceType::kCuda ? BudgetOn(*flags.profile) : nullptr;
-  }
+  if (!flags.machine.empty() && job->runtime.device == DeviceType::kCpu) machine->default_budget = nullptr;
   std::string profile_remark;
   TakeOwnProfile(*job, backend, flags, profile_remark);
   machine->profile = flags.profile;

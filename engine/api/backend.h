@@ -44,10 +44,13 @@ void PrepareEnvironment(const Job& job);
 // threads at once. That machine need not be this one, but its processors must have the instructions of this one. Opens
 // no device, no library and no file, and sets no environment variable. (runtime.tuning_table, which it does not read,
 // changes no size.) The result has no default budget. Any thread may call this. Every program plans for GPUs: one that
-// was built without CUDA plans for a program with cuDNN. Returns FailedPrecondition if the job's device is the CPU and
-// the program was built without CPU kernels, and InvalidArgument if the job has more ranks than its collectives
-// support.
+// was built without CUDA plans for a program with cuDNN, and takes the GPU for a new one. Returns FailedPrecondition if
+// the job's device is the CPU and the program was built without CPU kernels, and InvalidArgument if the job has more
+// ranks than its collectives support.
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads);
+// Does the same for the GPUs of `profile`: if it says which compute capability they have, plans refuse what they lack.
+absl::StatusOr<Machine> PlanningMachineOfProfile(const Job& job, int64_t hardware_threads,
+                                                 const proto::MachineProfile& profile);
 
 // Decides runtime.cpu_products if the job leaves it open and its device is the CPU: takes what an earlier call on such
 // a processor wrote to the user's cache folder ($XDG_CACHE_HOME/shale, or ~/.cache/shale), or measures for about 0.2

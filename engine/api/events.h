@@ -61,9 +61,10 @@ struct StepReport {
   double loss_scale = 0;  // Of the next step; 0 without loss scaling (precision.compute FP16).
   int64_t skips = 0;      // Steps that loss scaling skipped in a row, up to this one.
   double seconds = 0;
-  double predicted_seconds = 0;     // What it was predicted to take; 0: nothing was (TrainerOptions::machine).
-  double tokens_per_second = 0;     // Processed tokens.
-  double mfu = 0;                   // Fraction of peak_flops x ranks; 0 if no peak is known, or if it is above 1.
+  double predicted_seconds = 0;  // What it was predicted to take; 0: nothing was (TrainerOptions::machine).
+  double tokens_per_second = 0;  // Processed tokens.
+  // Fraction of what the ranks compute at their peaks (TrainerOptions); 0 if no peak is known, or if it is above 1.
+  double mfu = 0;
   int64_t peak_bytes_planned = 0;   // Per rank.
   int64_t peak_bytes_measured = 0;  // The largest of any rank so far.
   std::vector<UserMetric> metrics;  // Ascending by name.

@@ -84,6 +84,8 @@ struct TrainerOptions {
   ControlPlane* control = &OneProcess();
   // Peak FLOP/s of one rank, for MFU; 0: MFU is not reported.
   double peak_flops = 0;
+  // The same in matmuls of fp8 matrices, with precision.matmuls FP8; 0: peak_flops.
+  double peak_flops_fp8 = 0;
   // The profile of this machine, from which the seconds of a step are predicted, so that the run says when it is slower
   // (StepReport::predicted_seconds). Only Create uses it. Null: nothing is predicted.
   const proto::MachineProfile* machine = nullptr;

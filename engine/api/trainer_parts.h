@@ -28,7 +28,7 @@ class RunHealth;
 class Sequences;
 class StepTrace;
 struct StepProgram;
-struct TraceOptions;
+struct TrainerOptions;
 
 // Reads and writes parameters, gradients and optimizer states as fp32, in row-major order: all elements of a parameter,
 // or `values.size()` of them from element `begin` on. The next step uses what was written. What the ranks keep in fewer
@@ -122,8 +122,8 @@ class TrainerTrace {
 
  private:
   friend class Session;
-  // `peak_flops` is that of a rank, 0 if it is not known.
-  TrainerTrace(const TraceOptions& options, double peak_flops, ControlPlane& control);
+  // Takes of the options those of the trace, and the peaks of a rank.
+  TrainerTrace(const TrainerOptions& options, ControlPlane& control);
   // Begins step `number` of this trainer, from 1. Returns whether it is traced.
   absl::StatusOr<bool> BeginStep(int64_t number);
   // Adds the times of step `step` of the run, which was traced.
@@ -138,7 +138,7 @@ class TrainerTrace {
   std::string Describe() const;
 
   const std::unique_ptr<const TraceOptions> options_;
-  const double peak_flops_;
+  const double peak_flops_, peak_flops_fp8_;
   ControlPlane& control_;
   const std::unique_ptr<StepTrace> trace_;
   int64_t left_;         // Steps to trace, or -1 once the trace was written.

@@ -24,7 +24,7 @@ class CpuOps : public HostOps {
   }
   int64_t PackedBytes(const MatMul& op) const override { return cpu::PackedBytesOf(op, context_); }
   absl::Status CheckAvailable(const Op& op) const override { return CheckOneDTypeOfMatrices("device CPU", op); }
-  absl::Status Prepare(const Op& op) override {
+  absl::Status Prepare(const Op& op, int64_t /*scratch_bytes*/) override {
     SHALE_RETURN_IF_ERROR(context_.team->Start());
     return std::visit([&](const auto& o) { return cpu::PrepareOp(o, context_); }, op.kinds());
   }

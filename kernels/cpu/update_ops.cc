@@ -32,7 +32,7 @@ class UpdateOps : public HostOps {
         },
         op.kinds());
   }
-  absl::Status Prepare(const Op& op) override {
+  absl::Status Prepare(const Op& op, int64_t /*scratch_bytes*/) override {
     SHALE_RETURN_IF_ERROR(context_.team->Start());
     return std::visit([&]<class OpType>(const OpType&) { return Check(op, kRuns<OpType>); }, op.kinds());
   }

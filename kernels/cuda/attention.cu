@@ -98,7 +98,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
 }  // namespace
 
 absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle stream) {
-  if (TakesMatrices(op)) return RunOnMatrices(op, stream);
+  if (TakesMatrices({&op.q_BSHD, &op.k_BSGD, &op.v_BSGD, &op.out_BSHD})) return RunOnMatrices(op, stream);
   const int64_t B = op.q_BSHD.dim(0), S = op.q_BSHD.dim(1), H = op.q_BSHD.dim(2), G = op.k_BSGD.dim(2);
   return WithTiles<ForwardTiles>("AttentionForward", op.q_BSHD.dim(3), [&](auto tiles) {
     using TilesT = decltype(tiles);

@@ -202,7 +202,9 @@ absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stre
                   stream, Heads<T>(op.d_out_BSHD, "d_out"), Heads<T>(op.out_BSHD, "out"), delta, rows,
                   static_cast<int>(H));
   }));
-  if (TakesMatrices(op)) return RunOnMatrices(op, delta, stream);
+  if (TakesMatrices({&op.q_BSHD, &op.k_BSGD, &op.v_BSGD, &op.d_out_BSHD, &op.d_q_BSHD, &op.d_k_BSGD, &op.d_v_BSGD})) {
+    return RunOnMatrices(op, delta, stream);
+  }
   return WithTiles<BackwardTiles>("AttentionBackward", op.q_BSHD.dim(3), [&](auto tiles) {
     using TilesT = decltype(tiles);
     return WithElement(op.q_BSHD.dtype,

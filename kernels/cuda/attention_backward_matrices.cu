@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_matrices.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/softmax.h"
 #include "kernels/integers.h"
 #include "kernels/ops/attention.h"
 
@@ -188,15 +189,6 @@ absl::Status StartMatrices(const AttentionBackward& op, const Global<float>& del
 }
 
 }  // namespace
-
-bool TakesMatrices(const AttentionBackward& op) {
-  const Tensor& q = op.q_BSHD;
-  bool takes = q.dtype != DType::kFloat32 && q.dim(3) % 8 == 0 && q.dim(3) <= 128;
-  for (const Tensor* t : {&q, &op.k_BSGD, &op.v_BSGD, &op.d_out_BSHD, &op.d_q_BSHD, &op.d_k_BSGD, &op.d_v_BSGD}) {
-    takes = takes && RowsAligned(*t);
-  }
-  return takes;
-}
 
 absl::Status RunOnMatrices(const AttentionBackward& op, const Global<float>& delta_BHS, StreamHandle stream) {
   return WithHalf(op.q_BSHD.dtype,

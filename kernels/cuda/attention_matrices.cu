@@ -5,6 +5,8 @@
 // rounded to the dtype of the operands; the sum that divides them is that of the weights before. Blocks of late queries
 // come first: if the op is causal, these see the most keys. A value of v that is not finite also reaches queries of the
 // tile that do not see it, because its product with 0 is NaN. The step is not finite in any case.
+#include <algorithm>
+
 #include "kernels/cuda/attention_matrices.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
@@ -104,11 +106,10 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
 
 }  // namespace
 
-bool TakesMatrices(const AttentionForward& op) {
-  const Tensor& q = op.q_BSHD;
-  bool takes = q.dtype != DType::kFloat32 && q.dim(3) % 8 == 0 && q.dim(3) <= 128;
-  for (const Tensor* t : {&q, &op.k_BSGD, &op.v_BSGD, &op.out_BSHD}) takes = takes && RowsAligned(*t);
-  return takes;
+bool TakesMatrices(std::initializer_list<const Tensor*> operands) {
+  const Tensor& q = **operands.begin();
+  return q.dtype != DType::kFloat32 && q.dim(3) % 8 == 0 && q.dim(3) <= 128 &&
+         std::all_of(operands.begin(), operands.end(), [](const Tensor* t) { return RowsAligned(*t); });
 }
 
 absl::Status RunOnMatrices(const AttentionForward& op, StreamHandle stream) {

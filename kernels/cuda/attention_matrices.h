@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/attention_operands.h"
@@ -20,17 +21,13 @@ struct AttentionBackward;  // kernels/ops/attention.h
 
 namespace shale::cuda {
 
-// Returns whether the tensor cores compute an op: its operands have 16 bits and rows of whole packs of 16 bytes, and
-// its heads have at most 128 elements.
-bool TakesMatrices(const AttentionForward& op);
-bool TakesMatrices(const AttentionBackward& op);
+// Returns whether the tensor cores compute an op whose queries and other operands of 16 bits these are, the queries
+// first: they have 16 bits and rows of whole packs of 16 bytes, and its heads have at most 128 elements.
+bool TakesMatrices(std::initializer_list<const Tensor*> operands);
 
-// Start the kernels. Backward needs `delta_BHS`, the sums over D of d_out * out. REQUIRES: TakesMatrices(op).
+// Start the kernels. Backward needs `delta_BHS`, the sums over D of d_out * out. REQUIRES: TakesMatrices says so.
 absl::Status RunOnMatrices(const AttentionForward& op, StreamHandle stream);
 absl::Status RunOnMatrices(const AttentionBackward& op, const Global<float>& delta_BHS, StreamHandle stream);
-
-// log2(e) and its inverse: the kernels compute powers of 2.
-inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 template <int kMaxWidth, int kWarpsOfBlock, int kColumnsOfTile>
 struct MatrixTiles {

@@ -39,11 +39,10 @@ class AttentionBackend {
   virtual bool Takes(const AttentionBackward& op) const = 0;
   virtual int64_t ScratchBytes(const AttentionForward& op) const = 0;
   virtual int64_t ScratchBytes(const AttentionBackward& op) const = 0;
-  // See Ops::AmpleScratchBytes and Ops::PrepareWith.
+  // See Ops::AmpleScratchBytes and Ops::Prepare.
   virtual int64_t AmpleScratchBytes(const AttentionBackward& op, int64_t most_bytes) const { return ScratchBytes(op); }
-  virtual absl::Status PrepareWith(const AttentionBackward& op, int64_t scratch_bytes) { return Prepare(op); }
-  virtual absl::Status Prepare(const AttentionForward& op) = 0;
-  virtual absl::Status Prepare(const AttentionBackward& op) = 0;
+  virtual absl::Status Prepare(const AttentionForward& op, int64_t scratch_bytes) = 0;
+  virtual absl::Status Prepare(const AttentionBackward& op, int64_t scratch_bytes) = 0;
   virtual absl::Status Enqueue(const AttentionForward& op, Scratch scratch, StreamHandle stream) = 0;
   virtual absl::Status Enqueue(const AttentionBackward& op, Scratch scratch, StreamHandle stream) = 0;
 };

@@ -35,7 +35,6 @@ namespace {
 
 constexpr int kInFlight = 4;
 constexpr int kKeptPacks = 18;  // Packs that a thread of an H200 keeps.
-constexpr float kLog2E = 1.44269504f;
 
 SHALE_DEVICE float ExpOf(float x) { return Exp2(x * kLog2E); }
 

@@ -32,15 +32,9 @@ class CudaOps : public Ops {
   int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const override {
     return cuda::AmpleScratchBytesWith(*options_.matmuls, options_.attention.get(), op, most_bytes);
   }
-  absl::Status Prepare(const Op& op) override {
+  absl::Status Prepare(const Op& op, int64_t scratch_bytes) override {
     if (options_.use_device) SHALE_RETURN_IF_ERROR(options_.use_device());
-    return std::visit([&](const auto& o) { return PrepareOp(o); }, op.kinds());
-  }
-  absl::Status PrepareWith(const Op& op, int64_t scratch_bytes) override {
-    const auto* backward = op.As<AttentionBackward>();
-    if (backward == nullptr || !ByLibrary(*backward)) return Prepare(op);
-    if (options_.use_device) SHALE_RETURN_IF_ERROR(options_.use_device());
-    return options_.attention->PrepareWith(*backward, scratch_bytes);
+    return std::visit([&](const auto& o) { return PrepareOp(o, scratch_bytes); }, op.kinds());
   }
 
  protected:
@@ -58,10 +52,10 @@ class CudaOps : public Ops {
   }
 
   template <class OpType>
-  absl::Status PrepareOp(const OpType& op) {
+  absl::Status PrepareOp(const OpType& op, int64_t scratch_bytes) {
     if constexpr (kIsMatMul<OpType>) return options_.matmuls->Prepare(op);
     if constexpr (kAttention<OpType>) {
-      if (ByLibrary(op)) return options_.attention->Prepare(op);
+      if (ByLibrary(op)) return options_.attention->Prepare(op, scratch_bytes);
     }
     if constexpr (std::is_same_v<OpType, AttentionForward>) {
       if (options_.attention != nullptr && options_.on_declined) options_.on_declined(op);

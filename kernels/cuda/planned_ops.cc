@@ -35,7 +35,7 @@ class PlannedCudaOps final : public Ops {
   int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const override {
     return cuda::AmpleScratchBytesWith(matmuls_, options_.attention.get(), op, most_bytes);
   }
-  absl::Status Prepare(const Op&) override { return OnlyPlanned(); }
+  absl::Status Prepare(const Op&, int64_t) override { return OnlyPlanned(); }
 
  protected:
   absl::Status Enqueue(const Op&, Scratch, Stream&) override { return OnlyPlanned(); }

@@ -8,6 +8,8 @@
 namespace shale::cuda {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// log2(e) and its inverse: kernels compute powers of 2.
+inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 // Returns the number to subtract from exponents, given the largest of them so far. It is 0 if all were -infinity, so
 // that e^(-infinity - 0) is 0 rather than NaN.

@@ -45,8 +45,8 @@ class NoAttention : public cuda::AttentionBackend {
   bool Takes(const AttentionBackward&) const override { return false; }
   int64_t ScratchBytes(const AttentionForward&) const override { return 0; }
   int64_t ScratchBytes(const AttentionBackward&) const override { return 0; }
-  absl::Status Prepare(const AttentionForward&) override { return absl::InternalError("not taken"); }
-  absl::Status Prepare(const AttentionBackward&) override { return absl::InternalError("not taken"); }
+  absl::Status Prepare(const AttentionForward&, int64_t) override { return absl::InternalError("not taken"); }
+  absl::Status Prepare(const AttentionBackward&, int64_t) override { return absl::InternalError("not taken"); }
   absl::Status Enqueue(const AttentionForward&, Scratch, cuda::StreamHandle) override {
     return absl::InternalError("not taken");
   }
@@ -242,11 +242,11 @@ TEST_F(CudaJobTest, TheBudgetLeavesMoreForNcclAndOnBlackwell) {
 
 // Calibrating keeps it in the profile of the machine, so that plans for that machine leave as much.
 TEST_F(CudaJobTest, TellsTheComputeCapabilityOfTheFirstGpu) {
-  const auto major = [](StandInOptions options) {
-    return OnStandIn(std::make_shared<StandInRuntime>(options), 1)->compute_major();
+  const auto capability = [](StandInOptions options) {
+    return OnStandIn(std::make_shared<StandInRuntime>(options), 1)->compute_capability();
   };
-  EXPECT_EQ(major({.devices = 2, .compute_major = 10}), 10);
-  EXPECT_EQ(major({.devices = 0, .compute_major = 10}), 0);
+  EXPECT_EQ(capability({.devices = 2, .compute_major = 8, .compute_minor = 9}), std::pair(8, 9));
+  EXPECT_EQ(capability({.devices = 0, .compute_major = 8, .compute_minor = 9}), std::pair(0, 0));
 }
 
 TEST_F(CudaJobTest, EachProcessOnASharedGpuHasItsLibrariesInItsShare) {

@@ -72,7 +72,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateOnStandIns(const Job& job, HostOp
 
 void PrepareStandIns(const Job& job) { PrepareNcclEnvironment(job, LoadStandIn); }
 
-absl::StatusOr<Machine> PlanForStandIns(const Job& job, HostOpsFactory /*host_ops*/, int64_t hardware_threads) {
+absl::StatusOr<Machine> PlanForStandIns(const Job& job, HostOpsFactory /*host_ops*/, int64_t hardware_threads,
+                                        const proto::MachineProfile* /*profile*/) {
   return PlanningMachineOf(CreateCudaBackend(/*runtime=*/nullptr, OptionsOf(job)), hardware_threads);
 }
 

@@ -52,9 +52,9 @@ class AskedOps : public Ops {
   AskedOps(std::unique_ptr<Ops> inner, Asked* asked) : inner_(std::move(inner)), asked_(asked) {}
   int64_t ScratchBytes(const Op& op) const override { return inner_->ScratchBytes(op); }
   int64_t PackedBytes(const MatMul& op) const override { return inner_->PackedBytes(op); }
-  absl::Status Prepare(const Op& op) override {
+  absl::Status Prepare(const Op& op, int64_t scratch_bytes) override {
     Record(op);
-    return inner_->Prepare(op);
+    return inner_->Prepare(op, scratch_bytes);
   }
 
  protected:

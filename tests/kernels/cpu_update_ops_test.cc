@@ -21,7 +21,7 @@ TEST(CpuUpdateOps, RunUpdatesAndWhatIsNearThemAndRefuseAllElseByName) {
   std::set<std::string> refused;
   for (const Op& op : ValidOps()) {
     const std::string name(NameOf(op));
-    const absl::Status status = ops->Prepare(op);
+    const absl::Status status = ops->Prepare(op, ops->ScratchBytes(op));
     EXPECT_EQ(status.ok(), wanted.contains(name)) << name << ": " << status;
     if (status.ok()) continue;
     EXPECT_EQ(status, absl::UnimplementedError(absl::StrCat(name, " does not run on the host of a GPU")));

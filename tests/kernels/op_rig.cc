@@ -84,7 +84,7 @@ absl::Status OpRig::RunOnce(const TestMemory& memory, const Op& symbolic, std::v
                                            : PlaceTogether(memory, symbolic, scratch_begin, scratch_bytes, total));
   SHALE_RETURN_IF_ERROR(Validate(placed.op));
   if (ops_->ScratchBytes(placed.op) != scratch_bytes) return absl::InternalError("scratch depends on addresses");
-  SHALE_RETURN_IF_ERROR(ops_->Prepare(placed.op));
+  SHALE_RETURN_IF_ERROR(ops_->Prepare(placed.op, ops_->ScratchBytes(placed.op)));
   absl::Status status;
   for (const Piece& piece : placed.pieces) {
     status.Update(stream_->Copy(piece.device, host + piece.begin, piece.size_bytes));

@@ -116,7 +116,9 @@ absl::Status DecidePeakFlops(JobProcesses& processes, const Backend& backend, co
   const auto measure = [&]() -> absl::StatusOr<std::string> {
     const DType dtype = DTypeOf(job.precision.compute);
     if (backend.NominalPeakFlops(dtype) == 0) measured = TimeNow();
-    SHALE_ASSIGN_OR_RETURN(options.peak_flops, PeakFlops(backend, dtype, processes.joined().ranks_on_host()));
+    const int64_t ranks = processes.joined().ranks_on_host();
+    SHALE_ASSIGN_OR_RETURN(options.peak_flops, PeakFlops(backend, dtype, ranks));
+    if (job.precision.matmuls == MatMulPrecision::kFloat8) options.peak_flops_fp8 = Float8PeakFlops(backend, ranks);
     return "";
   };
   return processes.InProcessZero(measure).status();

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -300,8 +301,10 @@ void GraphBuilder::SplitGroups() {
   std::vector<DType> dtypes = {options_.compute_dtype};
   if (options_.compute_dtype != DType::kFloat32) dtypes.push_back(DType::kFloat32);
   for (const ParameterGroup& group : graph_.groups) {
+    std::set<int> optimizer_groups;
+    for (const ParameterId id : group.parameters) optimizer_groups.insert(graph_.parameters[id].optimizer_group);
     for (const DType dtype : dtypes) {
-      for (int optimizer_group = -1; optimizer_group < std::ssize(options_.optimizer_groups); ++optimizer_group) {
+      for (const int optimizer_group : optimizer_groups) {
         add(group, {.dtype = dtype, .optimizer_group = optimizer_group});
       }
       for (int storage = 0; storage < kStorages; ++storage) {

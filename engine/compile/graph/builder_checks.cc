@@ -130,15 +130,18 @@ void GraphBuilder::CheckOptimizerGroups() {
   for (const Parameter& parameter : graph_.parameters) {
     if (!parameter.frozen) trained.push_back(parameter.name);
   }
-  for (size_t i = 0; i < options_.optimizer_groups.size(); ++i) {
+  std::vector<bool> has_parameters(options_.optimizer_groups.size());
+  for (const Parameter& parameter : graph_.parameters) {
+    if (parameter.optimizer_group >= 0) has_parameters[parameter.optimizer_group] = true;
+  }
+  for (size_t i = 0; i < options_.optimizer_groups.size() && status_.ok(); ++i) {
     const std::string field = absl::StrCat("optimizer.groups[", i, "].parameters");
     for (size_t k = 0; k < options_.optimizer_groups[i].size(); ++k) {
       const std::string& pattern = options_.optimizer_groups[i][k];
       const std::string none = MatchesNone(field, k, pattern, "parameter that trains", trained);
       if (!none.empty()) Fail(absl::InvalidArgumentError(none));
     }
-    const auto is_here = [&](const Parameter& p) { return p.optimizer_group == static_cast<int>(i); };
-    if (std::any_of(graph_.parameters.begin(), graph_.parameters.end(), is_here)) continue;
+    if (has_parameters[i]) continue;
     Fail(absl::InvalidArgumentError(
         absl::StrCat("optimizer.groups[", i,
                      "] has no parameter, because groups before it match all of its own; put "

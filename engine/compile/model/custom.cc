@@ -15,13 +15,22 @@ namespace {
 
 // Returns what `graph` lacks of a graph for `options`, or an empty string.
 std::string Difference(const CustomModel& model, const GraphOptions& options, const ModelGraph& graph) {
+  if (graph.mode != options.mode || graph.micro_batch != options.micro_batch ||
+      graph.sequence_length != options.sequence_length || graph.vocabulary != options.vocabulary ||
+      graph.cache != options.cache || graph.last_target_only != options.last_target_only) {
+    return "its graph was built with other options than those that its function was given";
+  }
   const bool computes = std::any_of(graph.parameters.begin(), graph.parameters.end(),
                                     [&](const Parameter& p) { return p.dtype == options.compute_dtype; });
-  if (graph.mode != options.mode || (!computes && !graph.parameters.empty()) ||
-      graph.micro_batch != options.micro_batch || graph.sequence_length != options.sequence_length ||
-      graph.vocabulary != options.vocabulary || graph.cache != options.cache ||
-      graph.last_target_only != options.last_target_only) {
-    return "its graph was built with other options than those that its function was given";
+  if (!computes && !graph.parameters.empty()) {
+    const DType found = graph.parameters[0].dtype;
+    return absl::StrCat("wanted parameters in ", ToString(options.compute_dtype),
+                        ", the compute_dtype of the options that its function was given (precision.compute), and found "
+                        "all in ",
+                        ToString(found),
+                        "; build the graph with these options, and add parameters without a dtype of "
+                        "their own where the job's may be used",
+                        found == DType::kFloat32 ? ", or set precision.compute FP32" : "");
   }
   for (const Parameter& parameter : graph.parameters) {
     if (parameter.frozen == (options.train_only.empty() || MatchesAny(options.train_only, parameter.name))) {

@@ -51,6 +51,7 @@ class StepCompiler {
     SHALE_RETURN_IF_ERROR(PlanUnits());
     gatherer_.emplace(model_, options_, state_, writer_);
     reducer_.emplace(model_, options_, state_, writer_);
+    SHALE_RETURN_IF_ERROR(reducer_->CheckRoundings());
     EmitBegin();
     SHALE_RETURN_IF_ERROR(EmitVisits());
     writer_.BeginLoop(1);

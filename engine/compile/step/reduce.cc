@@ -62,6 +62,24 @@ Reducer::Reducer(const ModelGraph& model, const StepOptions& options, const JobS
   }
 }
 
+absl::Status Reducer::CheckRoundings() const {
+  for (GroupId group = 0; group < std::ssize(progress_); ++group) {
+    const GroupState& g = state_.groups[group];
+    const int64_t units = std::ssize(progress_[group].units);
+    if (units == 0 || g.full_gradient.present()) continue;  // A full gradient is rounded once a step.
+    const bool sends = sends_narrow() && g.placement.placement().reduces();
+    const bool keeps = g.own_gradient.dtype != DType::kFloat32;  // Also rounds the sum over replicas.
+    const int64_t most = (sends ? kMostSentGradients : int64_t{kGradientStreams}) - (keeps ? 1 : 0);
+    if ((!sends && !keeps) || units <= most) continue;
+    return absl::InvalidArgumentError(absl::StrCat(units, " units use the parameters of ", model_.groups[group].name,
+                                                   ", and their gradients in bf16 ", "have random bits for at most ",
+                                                   most, " units; set ",
+                                                   sends ? "precision.reduce FP32" : "precision.gradient_shards FP32",
+                                                   ", or let fewer units share these parameters"));
+  }
+  return absl::OkStatus();
+}
+
 void Reducer::BeginUnit(int unit) {
   for (GroupId group : GroupsWritten(unit)) {
     const GroupState& g = state_.groups[group];

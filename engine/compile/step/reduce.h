@@ -36,6 +36,10 @@ class Reducer {
  public:
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
 
+  // Returns InvalidArgument if so many units use a group that the roundings of its gradient to bf16 in a micro-batch
+  // would have random bits in common. Call it before all others.
+  absl::Status CheckRoundings() const;
+
   // Call before the backward of a unit, and for the last unit before its forward. Creates the unit gradients of groups
   // without a full gradient, and zeroes the elements of gradients that no op writes.
   void BeginUnit(int unit);

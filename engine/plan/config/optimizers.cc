@@ -7,26 +7,31 @@
 
 namespace shale {
 
-Optimizer MakeOptimizer(const OptimizerConfig& config) {
-  return MakeOptimizer(config.kind,
-                       {.beta1 = config.beta1,
-                        .beta2 = config.beta2,
-                        .epsilon = config.epsilon,
-                        .momentum = config.momentum,
-                        .nesterov = config.nesterov,
-                        .weight_decay = config.weight_decay,
-                        .moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32,
-                        .relative_step = config.relative_step,
-                        .scale_parameter = config.scale_parameter});
+namespace {
+
+Hyperparameters HyperparametersOf(const OptimizerConfig& config) {
+  return {.beta1 = config.beta1,
+          .beta2 = config.beta2,
+          .epsilon = config.epsilon,
+          .momentum = config.momentum,
+          .nesterov = config.nesterov,
+          .weight_decay = config.weight_decay,
+          .moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32,
+          .relative_step = config.relative_step,
+          .scale_parameter = config.scale_parameter};
 }
+
+}  // namespace
+
+Optimizer MakeOptimizer(const OptimizerConfig& config) { return MakeOptimizer(config.kind, HyperparametersOf(config)); }
 
 std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config) {
   std::vector<Optimizer> optimizers;
   for (const OptimizerGroupConfig& group : config.groups) {
-    OptimizerConfig own = config;
-    own.kind = group.kind.value_or(config.kind);
-    if (own.kind != config.kind) {
-      const Hyperparameters& defaults = EntryOf(own.kind).defaults;
+    const OptimizerKind kind = group.kind.value_or(config.kind);
+    Hyperparameters own = HyperparametersOf(config);
+    if (kind != config.kind) {
+      const Hyperparameters& defaults = EntryOf(kind).defaults;
       own.beta1 = defaults.beta1;
       own.beta2 = defaults.beta2;
       own.epsilon = defaults.epsilon;
@@ -40,7 +45,7 @@ std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config) {
     own.momentum = group.momentum.value_or(own.momentum);
     own.nesterov = group.nesterov.value_or(own.nesterov);
     own.weight_decay = group.weight_decay.value_or(own.weight_decay);
-    optimizers.push_back(MakeOptimizer(own));
+    optimizers.push_back(MakeOptimizer(kind, own));
     optimizers.back().learning_rate_factor = group.learning_rate_factor;
     optimizers.back().max_gradient_norm = group.max_gradient_norm;
   }

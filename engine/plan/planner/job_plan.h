@@ -86,7 +86,7 @@ absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine,
 
 // Does what PlanJobOfAnySize does, for a job that may run on another machine: only the budgets that the job sets itself
 // count. If the default budget of `here` is too small for the job, or is an error, sets `remark` to a few lines that
-// tell people about it. Otherwise makes `remark` empty.
+// tell people about it, with what would make the job fit there. Otherwise makes `remark` empty.
 absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark,
                                            std::optional<Refusal>& refusal);
 

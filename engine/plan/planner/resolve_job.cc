@@ -57,6 +57,14 @@ std::string Remark(absl::string_view why, absl::string_view limit, const std::ve
                       absl::StrJoin(fields, " and "), " to what a rank has on the machine where the job will run.\n");
 }
 
+// Returns why a job does not fit this machine, and what would make it fit.
+absl::StatusOr<Refusal> RefusalHere(const Job& job, const Machine& here) {
+  const WorkLimits no_limits;
+  Drafter drafter(job, here, no_limits);
+  SHALE_ASSIGN_OR_RETURN(Draft draft, drafter.Compile());
+  return RefusalOf(drafter, draft, no_limits);
+}
+
 }  // namespace
 
 absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark,
@@ -72,21 +80,15 @@ absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, 
   }
   const Budget& named = plan->budget;
   if (budget->bytes == named.bytes && budget->host_bytes == named.host_bytes) return plan;
-  const Variant* nearest = nullptr;
   for (const Variant& c : plan->candidates) {
-    if (!c.fits) continue;
-    if (budget->Holds(c.cost.arena_bytes, c.cost.host_bytes)) return PlanJob(job, here);
-    if (nearest == nullptr || budget->Missing(c.cost.arena_bytes, c.cost.host_bytes) <
-                                  budget->Missing(nearest->cost.arena_bytes, nearest->cost.host_bytes)) {
-      nearest = &c;
-    }
+    if (c.fits && budget->Holds(c.cost.arena_bytes, c.cost.host_bytes)) return PlanJob(job, here);
   }
+  SHALE_ASSIGN_OR_RETURN(Refusal lacking, RefusalHere(job, here));
   std::vector<std::string> fields;
-  if (nearest->cost.arena_bytes > budget->bytes) fields.push_back("memory.budget_bytes");
-  if (nearest->cost.host_bytes > budget->host_bytes) fields.push_back("memory.host_budget_bytes");
-  budget->firm = true;  // The remark says itself which fields set others.
-  remark =
-      Remark(absl::StrCat("is too small for the job: it ", MissingText(nearest->cost, *budget)), "that limit", fields);
+  if (lacking.cost.arena_bytes > budget->bytes) fields.push_back("memory.budget_bytes");
+  if (lacking.cost.host_bytes > budget->host_bytes) fields.push_back("memory.host_budget_bytes");
+  lacking.budget.firm = true;  // The remark says itself which fields set others.
+  remark = Remark(absl::StrCat("is too small for the job: it ", RefusalText(lacking)), "that limit", fields);
   return plan;
 }
 

@@ -23,7 +23,8 @@ StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh,
           .graphs = UsesGraphs(job),
           .narrow = job.precision.compute != ComputePrecision::kFloat32,
           .tokens = static_cast<double>(job.batch.global_batch) * static_cast<double>(job.batch.sequence_length),
-          .flops_per_token = ModelFlopsPerToken(job, graph)};
+          .flops_per_token = ModelFlopsPerToken(job, graph),
+          .float8_flops_per_token = Float8FlopsPerToken(graph)};
 }
 
 int64_t CheckpointBytes(const Job& job, const JobPlan& plan) {

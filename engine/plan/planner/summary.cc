@@ -198,10 +198,12 @@ void VisitCounted(const ModelGraph& graph, const Visitor& visit) {
   }
 }
 
-// Returns the FLOPs of the matmuls of forward and backward, without recomputation, for each token that has a target.
-double GraphFlopsPerToken(const ModelGraph& graph) {
+// Returns the FLOPs of the matmuls and the attention of forward and backward for which `counts` returns true, without
+// recomputation, for each token that has a target.
+template <class Predicate>
+double GraphFlopsPerToken(const ModelGraph& graph, const Predicate& counts) {
   double flops = 0;
-  VisitCounted(graph, [&](const Op& op, int times) { flops += times * FlopsOf(op); });
+  VisitCounted(graph, [&](const Op& op, int times) { flops += counts(op) ? times * FlopsOf(op) : 0; });
   const int64_t targets = graph.micro_batch * (graph.last_target_only ? 1 : graph.sequence_length);
   return flops / static_cast<double>(targets);
 }
@@ -231,8 +233,17 @@ double DocumentAttentionFlops(const Job& job, const ModelGraph& graph, int64_t l
   return flops;
 }
 
+double Float8FlopsPerToken(const ModelGraph& graph) {
+  return GraphFlopsPerToken(graph, [](const Op& op) {
+    const MatMul* matmul = op.As<MatMul>();
+    return matmul != nullptr && matmul->is_float8();
+  });
+}
+
 double ModelFlopsPerToken(const Job& job, const ModelGraph& graph) {
-  if (CountsTheGraph(job, graph)) return GraphFlopsPerToken(graph);
+  if (CountsTheGraph(job, graph)) {
+    return GraphFlopsPerToken(graph, [](const Op&) { return true; });
+  }
   std::set<ParameterId> computed;
   for (const UnitGraph& unit : graph.units) {
     for (const Node& node : unit.forward) {

@@ -65,6 +65,8 @@ bool PredictsValues(const ModelGraph& graph);
 // does not count. `graph` is the job's training graph. Of a custom model, and with frozen parameters, counts the
 // matmuls and the attention that are in the graph.
 double ModelFlopsPerToken(const Job& job, const ModelGraph& graph);
+// Returns the part of these operations that multiplies fp8 matrices (precision.matmuls FP8).
+double Float8FlopsPerToken(const ModelGraph& graph);
 // Returns the part of these operations that attention takes for all tokens of a document of `length` tokens, which see
 // one another and no others. Of a document as long as a sequence, ModelFlopsPerToken counts exactly that.
 double DocumentAttentionFlops(const Job& job, const ModelGraph& graph, int64_t length);

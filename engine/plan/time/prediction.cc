@@ -236,7 +236,10 @@ Prediction Predictor::Predict(const StepProgram& program, const StepFacts& facts
   p.tokens_per_second = p.step_seconds > 0 ? facts.tokens / p.step_seconds : 0;
   const double peak = OrNothing(facts.narrow ? profile_.peak_flops_bf16() : profile_.peak_flops_f32());
   if (peak > 0) {
-    p.mfu = p.tokens_per_second * facts.flops_per_token / (peak * static_cast<double>(facts.mesh.ranks()));
+    const double float8_peak = PositiveOr(profile_.peak_flops_fp8(), peak);
+    const double seconds_per_token =
+        (facts.flops_per_token - facts.float8_flops_per_token) / peak + facts.float8_flops_per_token / float8_peak;
+    p.mfu = p.tokens_per_second * seconds_per_token / static_cast<double>(facts.mesh.ranks());
   }
   return p;
 }

@@ -27,6 +27,8 @@ struct StepFacts {
   bool narrow = false;           // Computes in 16 bits, so that MFU refers to the peak of these.
   double tokens = 0;             // Of a step of all ranks.
   double flops_per_token = 0;    // That MFU counts.
+  // The part of them that multiplies fp8 matrices, for which MFU refers to the peak of fp8.
+  double float8_flops_per_token = 0;
 };
 
 // What takes the time of a step: the classes of works on the critical path, and what no work explains.

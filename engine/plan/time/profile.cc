@@ -110,7 +110,7 @@ absl::StatusOr<proto::MachineProfile> ReadProfile(const std::string& name_or_pat
     SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(name_or_path, kMaxProfileBytes));
     return ParseProfile(text, name_or_path);
   }
-  for (const CompiledProfile& compiled : kCompiledProfiles) {
+  for (const CompiledFile& compiled : kCompiledProfiles) {
     if (name_or_path == compiled.name) return ParseProfile(compiled.text, compiled.name);
   }
   const std::vector<std::string> names = ProfileNames();
@@ -122,7 +122,7 @@ absl::StatusOr<proto::MachineProfile> ReadProfile(const std::string& name_or_pat
 
 std::vector<std::string> ProfileNames() {
   std::vector<std::string> names;
-  for (const CompiledProfile& compiled : kCompiledProfiles) names.emplace_back(compiled.name);
+  for (const CompiledFile& compiled : kCompiledProfiles) names.emplace_back(compiled.name);
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/files/io/compiled_file.h"
 #include "proto/machine.pb.h"
 
 namespace shale {
@@ -38,11 +39,8 @@ absl::StatusOr<proto::MachineProfile> ParseProfile(absl::string_view text, absl:
 // with the names that there are.
 absl::StatusOr<proto::MachineProfile> ReadProfile(const std::string& name_or_path);
 
-// A profile that is compiled in: a file of tools/machines, by the name of the file.
-struct CompiledProfile {
-  absl::string_view name, text;
-};
-extern const absl::Span<const CompiledProfile> kCompiledProfiles;
+// The profiles that are compiled in: the files of tools/machines, by their names without extension.
+extern const absl::Span<const CompiledFile> kCompiledProfiles;
 // Returns the names of the profiles that are compiled in, sorted.
 std::vector<std::string> ProfileNames();
 

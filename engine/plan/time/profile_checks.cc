@@ -74,6 +74,7 @@ class Checker {
     Number("copy_bytes_per_second", profile.copy_bytes_per_second(), kMostBytesPerSecond, /*required=*/true);
     Number("cache_bytes", static_cast<double>(profile.cache_bytes()), kMostBytes);
     Number("compute_major", static_cast<double>(profile.compute_major()), kMostCount);
+    Number("compute_minor", static_cast<double>(profile.compute_minor()), kMostCount);
     Number("disk_bytes_per_second", profile.disk_bytes_per_second(), kMostBytesPerSecond);
     Number("issue_seconds", profile.issue_seconds(), kMostSeconds);
     Number("between_steps_seconds", profile.between_steps_seconds(), kMostSeconds);

@@ -22,7 +22,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateOnCpu(const Job& job, HostOpsFact
   return CreateCpuBackend(CpuOptionsOf(job, HardwareThreads()));
 }
 
-absl::StatusOr<Machine> CpuMachineOf(const Job& job, HostOpsFactory, int64_t hardware_threads) {
+absl::StatusOr<Machine> CpuMachineOf(const Job& job, HostOpsFactory, int64_t hardware_threads,
+                                     const proto::MachineProfile*) {
   return PlanningMachineOf(CreateCpuBackend(CpuOptionsOf(job, hardware_threads)), hardware_threads);
 }
 

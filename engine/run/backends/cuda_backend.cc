@@ -161,7 +161,10 @@ class CudaBackend : public Backend {
 
   std::string device_name() const override { return FirstGpu().name; }
 
-  int compute_major() const override { return FirstGpu().compute_major; }
+  std::pair<int, int> compute_capability() const override {
+    const CudaDeviceProperties gpu = FirstGpu();
+    return {gpu.compute_major, gpu.compute_minor};
+  }
 
   double NominalPeakFlops(DType dtype) const override {
     return NominalPeakOf(device_name(), dtype, options_.allow_tf32);

@@ -126,8 +126,9 @@ HostOpsFactory UpdateOpsOf(const Job& job, int64_t hardware_threads) {
   };
 }
 
-absl::StatusOr<Machine> CudaMachineOf(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads) {
-  return CudaPlanningMachine(job, UsesCudnn(job), std::move(create_host_ops), hardware_threads);
+absl::StatusOr<Machine> CudaMachineOf(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads,
+                                      const proto::MachineProfile* profile) {
+  return CudaPlanningMachine(job, UsesCudnn(job), std::move(create_host_ops), hardware_threads, profile);
 }
 
 void PrepareCuda(const Job& job) {

@@ -8,12 +8,14 @@
 #include "kernels/cuda/cublaslt/tuning_table.h"
 #include "kernels/cuda/planned_ops.h"
 #include "kernels/cuda/work_division.h"
+#include "proto/machine.pb.h"
 
 namespace shale {
 namespace {
 
-absl::StatusOr<Machine> PlannedMachine(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads) {
-  return CudaPlanningMachine(job, job.runtime.cudnn_attention, std::move(create_host_ops), hardware_threads);
+absl::StatusOr<Machine> PlannedMachine(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads,
+                                       const proto::MachineProfile* profile) {
+  return CudaPlanningMachine(job, job.runtime.cudnn_attention, std::move(create_host_ops), hardware_threads, profile);
 }
 
 }  // namespace
@@ -33,11 +35,15 @@ absl::Status CheckCudaRanks(const Job& job) {
 }
 
 absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, bool cudnn, HostOpsFactory create_host_ops,
-                                            int64_t hardware_threads) {
+                                            int64_t hardware_threads, const proto::MachineProfile* profile) {
   SHALE_RETURN_IF_ERROR(CheckCudaRanks(job));
   Machine machine;
   machine.hardware_threads = hardware_threads;
-  machine.create_ops = [cudnn, attention = AttentionOptionsOf(job),
+  cuda::ComputeCapability gpu;
+  if (profile != nullptr && profile->has_compute_minor()) {
+    gpu = {.major = profile->compute_major(), .minor = profile->compute_minor()};
+  }
+  machine.create_ops = [cudnn, gpu, attention = AttentionOptionsOf(job),
                         create_host_ops = std::move(create_host_ops)](int64_t ranks) {
     return CreatePlannedCudaOps(
         {.matmul_workspace_bytes = cuda::kMatMulWorkspaceBytes,
@@ -47,7 +53,8 @@ absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, bool cudnn, HostOpsF
                                   },
                                   attention)
                             : nullptr,
-         .host = create_host_ops(ranks)});
+         .host = create_host_ops(ranks),
+         .gpu = gpu});
   };
   return machine;
 }

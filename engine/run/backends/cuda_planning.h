@@ -18,9 +18,10 @@ bool UsesNccl(const Job& job);
 // Returns InvalidArgument if the job has more ranks than its collectives support.
 absl::Status CheckCudaRanks(const Job& job);
 
-// See PlanningMachine (engine/api/backend.h). `cudnn`: the program that runs the job has cuDNN for attention.
+// See PlanningMachineOfProfile (engine/api/backend.h); `profile` may be null. `cudnn`: the program that runs the job
+// has cuDNN for attention.
 absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, bool cudnn, HostOpsFactory create_host_ops,
-                                            int64_t hardware_threads);
+                                            int64_t hardware_threads, const proto::MachineProfile* profile);
 
 // GPUs of another machine, for programs that were built without CUDA: `create` is null. They plan for programs with
 // cuDNN.

@@ -26,9 +26,11 @@ struct DeviceKind {
   absl::StatusOr<std::unique_ptr<Backend>> (*create)(const Job& job, HostOpsFactory host_ops,
                                                      const BackendPlace& place);
 
-  // See PrepareEnvironment and PlanningMachine (engine/api/backend.h).
+  // See PrepareEnvironment and PlanningMachine (engine/api/backend.h). `profile`: as in PlanningMachineOfProfile, or
+  // null.
   void (*prepare_environment)(const Job& job);
-  absl::StatusOr<Machine> (*planning_machine)(const Job& job, HostOpsFactory host_ops, int64_t hardware_threads);
+  absl::StatusOr<Machine> (*planning_machine)(const Job& job, HostOpsFactory host_ops, int64_t hardware_threads,
+                                              const proto::MachineProfile* profile);
 };
 
 // CPUs: all ops, and collectives in process.

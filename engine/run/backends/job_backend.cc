@@ -64,6 +64,13 @@ HostOpsFactory HostOpsOf(const Job& job, int64_t hardware_threads) {
   return (linked.cpu != nullptr ? linked.cpu : linked.cuda)->host_ops(job, hardware_threads);
 }
 
+absl::StatusOr<Machine> MachineToPlanFor(const Job& job, int64_t hardware_threads,
+                                         const proto::MachineProfile* profile) {
+  SHALE_ASSIGN_OR_RETURN(const DeviceKind* const kind, PlannedKindOf(job));
+  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+  return kind->planning_machine(job, HostOpsOf(job, hardware_threads), hardware_threads, profile);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) { return CreateBackendOfProcess(job, {}); }
@@ -79,9 +86,12 @@ void PrepareEnvironment(const Job& job) {
 }
 
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {
-  SHALE_ASSIGN_OR_RETURN(const DeviceKind* const kind, PlannedKindOf(job));
-  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
-  return kind->planning_machine(job, HostOpsOf(job, hardware_threads), hardware_threads);
+  return MachineToPlanFor(job, hardware_threads, /*profile=*/nullptr);
+}
+
+absl::StatusOr<Machine> PlanningMachineOfProfile(const Job& job, int64_t hardware_threads,
+                                                 const proto::MachineProfile& profile) {
+  return MachineToPlanFor(job, hardware_threads, &profile);
 }
 
 absl::StatusOr<std::string> DecideCpuProducts(Job& job) {

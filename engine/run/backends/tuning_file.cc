@@ -43,9 +43,9 @@ std::string TuningTablePath(const std::string& path, absl::string_view gpu) {
   return absl::StrCat(path, absl::EndsWith(path, "/") ? "" : "/", FileNameOf(gpu));
 }
 
-absl::StatusOr<cuda::TuningTable> CompiledTuningTable(absl::string_view gpu, absl::Span<const CompiledTable> tables) {
+absl::StatusOr<cuda::TuningTable> CompiledTuningTable(absl::string_view gpu, absl::Span<const CompiledFile> tables) {
   const std::string name = FileNameOf(gpu);
-  for (const CompiledTable& table : tables) {
+  for (const CompiledFile& table : tables) {
     if (table.name == name) return ParseTable(absl::StrCat("tools/tuning/", name), table.text);
   }
   return cuda::TuningTable();

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/run/backends/compiled_tables.h"
+#include "engine/files/io/compiled_file.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 
 namespace shale {
@@ -19,10 +19,13 @@ std::string TuningTablePath(const std::string& path, absl::string_view gpu);
 // Returns whether TuningTablePath depends on the GPU.
 bool IsTuningFolder(const std::string& path);
 
+// The tables that are compiled in: the files of tools/tuning, by the names of the files.
+extern const absl::Span<const CompiledFile> kCompiledTables;
+
 // Returns the table of a GPU with this name, an empty one if `tables` have none. Returns InvalidArgument if it is no
 // table.
 absl::StatusOr<cuda::TuningTable> CompiledTuningTable(absl::string_view gpu,
-                                                      absl::Span<const CompiledTable> tables = kCompiledTables);
+                                                      absl::Span<const CompiledFile> tables = kCompiledTables);
 
 // Reads the table at `path`. Returns NotFound if there is no file, InvalidArgument if it is not a table, and otherwise
 // the errors of ReadFile. Errors name the path.

@@ -172,7 +172,9 @@ absl::Status DescribeMachine(const Backend& backend, proto::MachineProfile& prof
   SHALE_ASSIGN_OR_RETURN(const auto devices, backend.CreateDevices(/*ranks=*/1, /*synchronous=*/false));
   if (const absl::StatusOr<DeviceMemory> memory = devices[0]->Memory(); memory.ok()) {
     profile.set_device_bytes(memory->total_bytes);
-    profile.set_compute_major(backend.compute_major());
+    const auto [major, minor] = backend.compute_capability();
+    profile.set_compute_major(major);
+    profile.set_compute_minor(minor);
   } else {
     profile.set_cache_bytes(CacheBytes());
   }

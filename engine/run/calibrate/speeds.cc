@@ -101,7 +101,7 @@ absl::StatusOr<double> CopyBytesPerSecond(const Backend& backend) {
   constexpr int kCopies = 6;
   SHALE_ASSIGN_OR_RETURN(OneRank rank, OneRank::Create(backend, 2 * kBytes));
   const Op copy = CopyOf(rank.arena->base(), kBytes);
-  SHALE_RETURN_IF_ERROR(rank.ops->Prepare(copy));
+  SHALE_RETURN_IF_ERROR(rank.ops->Prepare(copy, rank.ops->ScratchBytes(copy)));
   SHALE_ASSIGN_OR_RETURN(const std::vector<double> seconds, rank.Time(copy, nullptr, kCopies));
   return 2 * static_cast<double>(kBytes) / *std::min_element(seconds.begin(), seconds.end());
 }
@@ -141,8 +141,8 @@ absl::StatusOr<std::unique_ptr<SpeedProbe>> SpeedProbe::Create(const Backend& ba
   SHALE_RETURN_IF_ERROR(FillWithOrdinaryValues(*rank.device, *rank.stream, memory, 3 * kMatrixBytes));
   const Op matmul = MatMulOf(memory), copy = CopyOf(memory + 3 * kMatrixBytes, kProbedBytes);
   if (rank.ops->ScratchBytes(matmul) > kScratchBytes) return absl::InternalError("a probe wants too much scratch");
-  SHALE_RETURN_IF_ERROR(rank.ops->Prepare(matmul));
-  SHALE_RETURN_IF_ERROR(rank.ops->Prepare(copy));
+  SHALE_RETURN_IF_ERROR(rank.ops->Prepare(matmul, rank.ops->ScratchBytes(matmul)));
+  SHALE_RETURN_IF_ERROR(rank.ops->Prepare(copy, rank.ops->ScratchBytes(copy)));
   return absl::WrapUnique(new SpeedProbe(std::unique_ptr<Parts>(new Parts{std::move(rank), matmul, copy})));
 }
 

@@ -99,8 +99,8 @@ class Backend {
   // Returns the name of the first device, as its driver names it. Empty if the devices are the CPUs of the host.
   virtual std::string device_name() const { return ""; }
 
-  // Returns the major compute capability of the first device. 0 if it has none.
-  virtual int compute_major() const { return 0; }
+  // Returns the compute capability of the first device, major and minor: {9, 0} for Hopper. {0, 0} if it has none.
+  virtual std::pair<int, int> compute_capability() const { return {0, 0}; }
 
   // Returns how many of `ranks` ranks share one device and its FLOP/s.
   virtual int64_t RanksSharing(int64_t ranks) const { return 1; }

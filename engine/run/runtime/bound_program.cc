@@ -65,7 +65,7 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
     absl::Status prepared;
     VisitForms(instruction, [&](const Op& form) {
       if (prepared.ok()) {
-        prepared = OpsOf(instruction, runtime).PrepareWith(form, instruction.scratch.extent_bytes());
+        prepared = OpsOf(instruction, runtime).Prepare(form, instruction.scratch.extent_bytes());
       }
     });
     SHALE_RETURN_IF_ERROR(prepared);

@@ -23,10 +23,12 @@ namespace {
 // Fewer bytes may stay in a cache, whose rate is none of memory.
 constexpr double kLeastBytes = 64 << 20;
 
-// Returns the least seconds of `count` issues that together have these bytes and FLOPs, or 0 if nothing is known.
-double LeastSeconds(double bytes, double flops, const Roofline& roofline) {
-  const double moving = roofline.bytes_per_second > 0 ? bytes / roofline.bytes_per_second : 0;
-  const double computing = roofline.flops_per_second > 0 ? flops / roofline.flops_per_second : 0;
+// Returns the least seconds of issues that together have the bytes and FLOPs of `sum`, or 0 if nothing is known.
+template <class Sum>
+double LeastSeconds(const Sum& sum, const Roofline& roofline) {
+  const double peak = sum.is_float8 ? roofline.float8_flops_per_second : roofline.flops_per_second;
+  const double moving = roofline.bytes_per_second > 0 ? sum.bytes / roofline.bytes_per_second : 0;
+  const double computing = peak > 0 ? sum.flops / peak : 0;
   return std::max(moving, computing);
 }
 
@@ -154,7 +156,10 @@ void OpTimes::Add(const Instruction& instruction, const std::string& shape_json,
   Sum& sum = sums_[{instruction.stream, NameOf(instruction), instruction.phase, shape_json}];
   if (sum.count == 0) {
     sum.has_roofline = HasRoofline(instruction);
-    if (const MatMul* op = MatMulOf(instruction)) sum.matmul_row = MatMulRow(*op);
+    if (const MatMul* op = MatMulOf(instruction)) {
+      sum.matmul_row = MatMulRow(*op);
+      sum.is_float8 = op->is_float8();
+    }
   }
   sum.least_seconds = sum.count == 0 ? seconds : std::min(sum.least_seconds, seconds);
   ++sum.count;
@@ -190,6 +195,10 @@ std::string OpTimes::Tables(int64_t steps, double seconds, const Roofline& roofl
     note = "roofline: GB/s unknown, no op moves 64 MiB";
   }
   if (known.flops_per_second > 0) absl::StrAppendFormat(&note, "; %.4g TFLOP/s", known.flops_per_second * 1e-12);
+  const bool any_float8 = std::any_of(sums_.begin(), sums_.end(), [](const auto& sum) { return sum.second.is_float8; });
+  if (any_float8 && known.float8_flops_per_second > 0) {
+    absl::StrAppendFormat(&note, ", in fp8 %.4g", known.float8_flops_per_second * 1e-12);
+  }
   return absl::StrCat(ByKind(steps, seconds, known), busy, "\n", note, "\n", ByShape(steps, seconds, known));
 }
 
@@ -202,7 +211,7 @@ OpTimes::Kinds OpTimes::SumKinds(const Roofline& roofline) const {
     kind.predicted_seconds += sum.predicted_seconds;
     kind.flops += sum.flops;
     kind.bytes += sum.bytes;
-    if (sum.has_roofline) kind.roofline_seconds += LeastSeconds(sum.bytes, sum.flops, roofline);
+    if (sum.has_roofline) kind.roofline_seconds += LeastSeconds(sum, roofline);
   }
   Kinds rows(kinds.begin(), kinds.end());
   SortBySeconds(rows);
@@ -248,6 +257,7 @@ std::string OpTimes::ByShape(int64_t steps, double seconds, const Roofline& roof
     shape.seconds += sum.seconds;
     shape.flops += sum.flops;
     shape.bytes += sum.bytes;
+    shape.is_float8 = sum.is_float8;
   }
   if (shapes.empty()) return "";
   std::vector<std::pair<std::pair<Phase, std::string>, Sum>> rows(shapes.begin(), shapes.end());
@@ -259,7 +269,7 @@ std::string OpTimes::ByShape(int64_t steps, double seconds, const Roofline& roof
     absl::StrAppendFormat(&table, "%-10s %s %6d %10.1f %10.1f %8.4g %6.1f%% %8s\n", ToString(phase), shape,
                           sum.count / steps, 1e6 * sum.seconds / static_cast<double>(sum.count),
                           1e6 * sum.least_seconds, sum.flops / sum.seconds * 1e-12, 100 * sum.seconds / seconds,
-                          PercentOf(LeastSeconds(sum.bytes, sum.flops, roofline), sum.seconds));
+                          PercentOf(LeastSeconds(sum, roofline), sum.seconds));
   }
   return table;
 }

@@ -24,6 +24,7 @@ namespace shale {
 struct Roofline {
   double bytes_per_second = 0;
   double flops_per_second = 0;
+  double float8_flops_per_second = 0;  // Of matmuls of fp8 matrices.
 };
 
 // Returns what `instruction`, in the form in which it is issued, works on: members of a JSON object, without a name
@@ -65,6 +66,7 @@ class OpTimes {
     double flops = 0;
     double bytes = 0;
     bool has_roofline = false;
+    bool is_float8 = false;
     std::string matmul_row;  // For a matmul: its shape, as the table by shape shows it.
   };
   struct Kind : Sum {

@@ -128,7 +128,7 @@ absl::Status Trying(absl::string_view what, const absl::Status& status) {
 }
 
 absl::Status RunOnce(const Op& op, const Tensor& scratch, Ops& ops, Stream& stream) {
-  SHALE_RETURN_IF_ERROR(ops.PrepareWith(op, scratch.extent_bytes()));
+  SHALE_RETURN_IF_ERROR(ops.Prepare(op, scratch.extent_bytes()));
   return ops.Launch(op, {static_cast<std::byte*>(scratch.data), scratch.extent_bytes()}, stream);
 }
 

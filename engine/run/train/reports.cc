@@ -49,7 +49,7 @@ absl::StatusOr<double> ProductSeconds(Device& device, Ops& ops, DType dtype, int
     t->data = at;
     at += matrix_bytes;
   }
-  SHALE_RETURN_IF_ERROR(ops.Prepare(matmul));
+  SHALE_RETURN_IF_ERROR(ops.Prepare(matmul, scratch_bytes));
   double best = std::numeric_limits<double>::infinity();
   const auto start = std::chrono::steady_clock::now();
   do {
@@ -128,6 +128,10 @@ std::vector<UserMetric> UserMetrics::Take() {
   for (const auto& [name, value] : values_) taken.push_back({name, value});
   values_.clear();
   return taken;
+}
+
+double Float8PeakFlops(const Backend& backend, int64_t ranks) {
+  return backend.NominalPeakFlops(DType::kFloat8E4M3) / static_cast<double>(backend.RanksSharing(ranks));
 }
 
 absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ranks) {

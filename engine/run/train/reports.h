@@ -74,5 +74,8 @@ class UserMetrics {
 // square matrices of growing size until a matmul takes milliseconds, and returns the FLOP/s of the fastest one.
 // Measuring takes about a third of a second for each size.
 absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ranks);
+// Returns the same of matmuls of fp8 matrices, or 0 if it is not known: it is not measured, because a device without a
+// nominal peak, such as a CPU, need not be faster in fp8.
+double Float8PeakFlops(const Backend& backend, int64_t ranks);
 
 }  // namespace shale

@@ -103,13 +103,13 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
     : resolved_(std::move(resolved)),
       control_(*options.control),
       health_(*options.control, options.events, options.failure_folder),
-      flops_(job_, plan_.train.graph),
+      flops_(job_, plan_.train.graph, Float8Speed(options.peak_flops, options.peak_flops_fp8)),
       local_ranks_(options.ranks),
       data_(std::move(data)),
       learning_rate_(learning_rate),
       evaluations_(data_->DescribeEvaluations(job_.telemetry.evaluation_sequences), job_.checkpoint.patience),
       monitor_(job_.sharding.ranks, plan_.train.graph.vocabulary, options.peak_flops, *options.control),
-      trace_(options.trace, options.peak_flops, *options.control) {
+      trace_(options, *options.control) {
   if (options.machine == nullptr) return;
   contract_.emplace(job_, plan_, *options.machine);
   devices_.step_time = contract_->Describe();

@@ -158,12 +158,13 @@ absl::Status TrainerState::WriteOptimizerState(absl::string_view state, absl::st
   return all->WriteState(index, id, begin, values);
 }
 
-TrainerTrace::TrainerTrace(const TraceOptions& options, double peak_flops, ControlPlane& control)
-    : options_(std::make_unique<const TraceOptions>(options)),
-      peak_flops_(peak_flops),
+TrainerTrace::TrainerTrace(const TrainerOptions& options, ControlPlane& control)
+    : options_(std::make_unique<const TraceOptions>(options.trace)),
+      peak_flops_(options.peak_flops),
+      peak_flops_fp8_(options.peak_flops * Float8Speed(options.peak_flops, options.peak_flops_fp8)),
       control_(control),
       trace_(std::make_unique<StepTrace>()),
-      left_(options.steps) {}
+      left_(options.trace.steps) {}
 
 TrainerTrace::~TrainerTrace() = default;
 
@@ -175,7 +176,9 @@ std::string TrainerTrace::Describe() const {
 }
 
 std::string TrainerTrace::Table() const {
-  return trace_->Table({.bytes_per_second = options_->bytes_per_second, .flops_per_second = peak_flops_});
+  return trace_->Table({.bytes_per_second = options_->bytes_per_second,
+                        .flops_per_second = peak_flops_,
+                        .float8_flops_per_second = peak_flops_fp8_});
 }
 
 absl::Status TrainerTrace::Write() const {

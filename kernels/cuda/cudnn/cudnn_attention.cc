@@ -32,9 +32,10 @@ class CudnnAttention final : public AttentionBackend {
     return options_.grows ? Most(op, std::max(most_bytes, options_.workspace_bytes)) : ScratchBytes(op);
   }
 
-  absl::Status Prepare(const AttentionForward& op) override { return PrepareParts(op, 0); }
-  absl::Status Prepare(const AttentionBackward& op) override { return PrepareWith(op, ScratchBytes(op)); }
-  absl::Status PrepareWith(const AttentionBackward& op, int64_t scratch_bytes) override {
+  absl::Status Prepare(const AttentionForward& op, int64_t scratch_bytes) override {
+    return PrepareParts(op, scratch_bytes);
+  }
+  absl::Status Prepare(const AttentionBackward& op, int64_t scratch_bytes) override {
     return PrepareParts(op, scratch_bytes);
   }
 

@@ -36,7 +36,7 @@ TEST_F(CudaOpsTest, EveryOpRunsInDeviceMemory) {
   std::unique_ptr<Ops> ops = OpsForTests();
   for (const Op& op : ValidOps()) {
     SCOPED_TRACE(NameOf(op));
-    EXPECT_TRUE(ops->Prepare(op).ok());
+    EXPECT_TRUE(ops->Prepare(op, ops->ScratchBytes(op)).ok());
     const absl::Status status = RunOnZeros(*ops, op);
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -50,8 +50,8 @@ class CountingAttention : public cuda::AttentionBackend {
   bool Takes(const AttentionBackward& op) const override { return op.q_BSHD.dim(-1) == width_; }
   int64_t ScratchBytes(const AttentionForward&) const override { return 1111; }
   int64_t ScratchBytes(const AttentionBackward&) const override { return 2222; }
-  absl::Status Prepare(const AttentionForward&) override { return absl::OkStatus(); }
-  absl::Status Prepare(const AttentionBackward&) override { return absl::DataLossError("prepared"); }
+  absl::Status Prepare(const AttentionForward&, int64_t) override { return absl::OkStatus(); }
+  absl::Status Prepare(const AttentionBackward&, int64_t) override { return absl::DataLossError("prepared"); }
   absl::Status Enqueue(const AttentionForward&, Scratch, cuda::StreamHandle) override {
     ++started_;
     return absl::OkStatus();
@@ -75,8 +75,9 @@ TEST_F(CudaOpsTest, AttentionGoesToTheLibraryIfThatTakesIt) {
     std::unique_ptr<Ops> declines = OpsForTests(std::make_unique<CountingAttention>(width + 1, started));
     EXPECT_EQ(takes->ScratchBytes(op), forward != nullptr ? 1111 : 2222);
     EXPECT_EQ(declines->ScratchBytes(op), ours->ScratchBytes(op));
-    EXPECT_EQ(takes->Prepare(op).code(), forward != nullptr ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
-    EXPECT_TRUE(declines->Prepare(op).ok());
+    EXPECT_EQ(takes->Prepare(op, takes->ScratchBytes(op)).code(),
+              forward != nullptr ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
+    EXPECT_TRUE(declines->Prepare(op, declines->ScratchBytes(op)).ok());
     EXPECT_TRUE(RunOnZeros(*declines, op).ok());
     EXPECT_EQ(started, 0);
     EXPECT_TRUE(RunOnZeros(*takes, op).ok());

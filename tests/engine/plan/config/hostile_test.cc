@@ -1,8 +1,10 @@
 // Tests specs that an attacker made or a disk damaged.
+#include <ctime>
 #include <fstream>
 #include <random>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/strings/utf8.h"
 #include "google/protobuf/text_format.h"
@@ -69,6 +71,18 @@ TEST(Hostile, ManyErrorsStayAShortMessage) {
   EXPECT_LT(ParseError(Repeat("batch { micro_batch: 0 } ", 40000)).size(), 10000);
   EXPECT_LT(ParseError("name: " + std::string(1000000, 'x')).size(), 1000);
   EXPECT_LT(ParseError(std::string(1000000, 'x') + ": 1").size(), 1000);
+}
+
+// Regression: for each group the rules copied all groups, which took minutes.
+TEST(Hostile, ManyGroupsOfTheOptimizerTakeNoLongerEach) {
+  constexpr int kGroups = 20000;
+  const auto with = [](const std::string& group) {
+    return absl::StrCat(kDecoderJob, " optimizer {", Repeat(group, kGroups), "}");
+  };
+  const std::clock_t begin = std::clock();
+  EXPECT_NE(ParseError(with(" groups {}")).find("optimizer.groups[0]: names no parameters"), std::string::npos);
+  EXPECT_EQ(ParseError(with(" groups { parameters: \"*\" beta1: 0.5 }")), "");
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 10);
 }
 
 TEST(Hostile, StringsAreOneLineOfText) {

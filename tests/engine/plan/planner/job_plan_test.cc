@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "engine/api/job.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/step_facts.h"
@@ -263,16 +264,25 @@ TEST(PlanJobForAnywhere, RemarksWhatThisMachineLacks) {
                                          " (a GPU's memory), 1 B too little");
   const std::string offloads = absl::StrCat("offloads ", FormatBytes(host), " to host memory per rank, host budget ",
                                             FormatBytes(host - 1), " (a machine's memory), 1 B too little");
+  // Returns what a run on this machine is refused with, ways out included.
+  const auto refused = [&](const DefaultBudget& here, const std::string& missing) {
+    std::string text(PlanJob(job, MachineOf(here)).status().message());
+    text = absl::StrReplaceAll(
+        text, {{"; memory.budget_bytes sets another", ""}, {"; memory.host_budget_bytes sets another", ""}});
+    EXPECT_TRUE(absl::StartsWith(text, absl::StrCat(missing, "; fits with "))) << text;
+    return text;
+  };
   EXPECT_EQ(remark(Here(arena - 1, host), false),
-            absl::StrCat("This machine is too small for the job: it ", needs,
+            absl::StrCat("This machine is too small for the job: it ", refused(Here(arena - 1, host), needs),
                          ".\nIt was planned without that limit; set memory.budget_bytes to what a rank has on the "
                          "machine where the job will run.\n"));
   EXPECT_EQ(remark(Here(arena, host - 1), false),
-            absl::StrCat("This machine is too small for the job: it ", offloads,
+            absl::StrCat("This machine is too small for the job: it ", refused(Here(arena, host - 1), offloads),
                          ".\nIt was planned without that limit; set memory.host_budget_bytes to what a rank has on "
                          "the machine where the job will run.\n"));
   EXPECT_EQ(remark(Here(arena - 1, host - 1), false),
-            absl::StrCat("This machine is too small for the job: it ", needs, ", and ", offloads,
+            absl::StrCat("This machine is too small for the job: it ",
+                         refused(Here(arena - 1, host - 1), absl::StrCat(needs, ", and ", offloads)),
                          ".\nIt was planned without that limit; set memory.budget_bytes and memory.host_budget_bytes "
                          "to what a rank has on the machine where the job will run.\n"));
   EXPECT_EQ(

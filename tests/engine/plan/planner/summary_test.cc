@@ -109,6 +109,17 @@ TEST(ModelFlopsPerToken, CountsOnlyWhatFrozenParametersLeave) {
   EXPECT_EQ(CountParameters(graph), static_cast<int64_t>(kL * (block + 2 * kC) + kC + 2 * kV * kC));
 }
 
+// The linear layers of blocks multiply in fp8. With frozen ones, so do the gradients that are left.
+TEST(Float8FlopsPerToken, AreThoseOfTheLinearLayersOfBlocks) {
+  Job job = SmallFloat8Job();
+  const double qkv = 32 * (2 + 2) * 16, projection = 32 * 32, up = 32 * 2 * 48, down = 48 * 32;
+  EXPECT_DOUBLE_EQ(Float8FlopsPerToken(SummarizedGraph(job)), 6 * 3 * (qkv + projection + up + down));
+  job.optimizer.train_only = {"blocks.2.ffn.down.weight"};
+  EXPECT_DOUBLE_EQ(Float8FlopsPerToken(SummarizedGraph(job)), 2 * 3 * (qkv + projection + up + down) + 2 * down);
+  job.precision.matmuls = MatMulPrecision::kAsComputed;
+  EXPECT_EQ(Float8FlopsPerToken(SummarizedGraph(job)), 0);
+}
+
 TEST(ModelFlopsPerToken, IsThatOfGpt2) {
   Job job = SmallDecoderJob(true);
   DecoderConfig gpt2;

@@ -6,6 +6,7 @@
 
 #include "engine/api/plan_text.h"
 #include "engine/plan/planner/step_facts.h"
+#include "engine/plan/planner/summary.h"
 #include "engine/plan/time/profile.h"
 #include "engine/strings/printing.h"
 #include "gmock/gmock.h"
@@ -66,6 +67,27 @@ TEST(TimeReport, SecondsHaveThreeDigits) {
   EXPECT_EQ(FormatSeconds(1.934), "1.93 s");
   EXPECT_EQ(FormatSeconds(0.0123), "12.3 ms");
   EXPECT_EQ(FormatSeconds(4.5e-4), "450 us");
+}
+
+// Regression: MFU of matmuls in fp8 referred to the peak of bf16. They refer to their own peak, and the other matmuls
+// and attention to that of bf16.
+TEST(TimeReport, MfuRefersToThePeakOfWhatTheJobMultiplies) {
+  proto::MachineProfile machine = NamedProfile("h100x8");
+  const Job job = SmallFloat8Job();
+  const JobPlan plan = Plan(job);
+  const double all = ModelFlopsPerToken(job, plan.train.graph), float8 = Float8FlopsPerToken(plan.train.graph);
+  ASSERT_TRUE(float8 > 0 && float8 < all);
+  const auto expected = [&](const Prediction& p) {
+    const double seconds = (all - float8) / machine.peak_flops_bf16() + float8 / machine.peak_flops_fp8();
+    return p.tokens_per_second * seconds / static_cast<double>(job.sharding.ranks);
+  };
+  const Prediction p = PredictStep(job, plan, machine);
+  EXPECT_DOUBLE_EQ(p.mfu, expected(p));
+  // Without a peak of fp8, that of bf16 stands for it.
+  machine.clear_peak_flops_fp8();
+  const Prediction without = PredictStep(job, plan, machine);
+  machine.set_peak_flops_fp8(machine.peak_flops_bf16());
+  EXPECT_DOUBLE_EQ(without.mfu, expected(without));
 }
 
 // What a step waits for adds up to the step, of every job, and the message says the same as the text.

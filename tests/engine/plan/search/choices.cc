@@ -33,7 +33,8 @@ absl::StatusOr<std::string> ChoicesOf(const std::string& job_name, const std::st
   ApplyDataFacts(facts, job);
   SHALE_ASSIGN_OR_RETURN(proto::MachineProfile profile, ReadProfile(machine_name));
   const auto no_host_ops = [](int64_t) -> std::unique_ptr<Ops> { return nullptr; };
-  SHALE_ASSIGN_OR_RETURN(Machine machine, CudaPlanningMachine(job, /*cudnn=*/true, no_host_ops, profile.threads()));
+  SHALE_ASSIGN_OR_RETURN(Machine machine,
+                         CudaPlanningMachine(job, /*cudnn=*/true, no_host_ops, profile.threads(), &profile));
   machine.default_budget = BudgetOn(profile);
   machine.profile = std::make_shared<const proto::MachineProfile>(std::move(profile));
   SHALE_ASSIGN_OR_RETURN(const SearchResult found, FindFastest({.job = job, .machine = machine}));

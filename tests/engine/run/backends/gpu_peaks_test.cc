@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
+
 namespace shale {
 namespace {
 
@@ -9,6 +11,7 @@ TEST(GpuPeaks, AreThoseOfTheDataSheetsByDtype) {
   EXPECT_EQ(NominalPeakOf("NVIDIA H200", DType::kBFloat16, /*tf32=*/false), 989.4e12);
   EXPECT_EQ(NominalPeakOf("NVIDIA H200", DType::kFloat32, /*tf32=*/true), 494.7e12);
   EXPECT_EQ(NominalPeakOf("NVIDIA H200", DType::kFloat32, /*tf32=*/false), 66.9e12);
+  EXPECT_EQ(NominalPeakOf("NVIDIA H200", DType::kFloat8E4M3, /*tf32=*/false), 1978.9e12);
   EXPECT_EQ(NominalPeakOf("NVIDIA H200", DType::kInt32, /*tf32=*/false), 0);
   for (const char* name :
        {"NVIDIA A100-SXM4-80GB", "NVIDIA B200", "NVIDIA GH200 480GB", "NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL",
@@ -18,6 +21,8 @@ TEST(GpuPeaks, AreThoseOfTheDataSheetsByDtype) {
     EXPECT_GT(fp32, 1e13) << name;
     EXPECT_GE(tf32, fp32) << name;
     EXPECT_NEAR(bf16 / tf32, 2, 0.05) << name;  // Of all of them.
+    const double fp8 = NominalPeakOf(name, DType::kFloat8E5M2, false);
+    EXPECT_NEAR(fp8 / bf16, absl::StrContains(name, "A100") ? 0 : 2, 0.05) << name;
   }
 }
 

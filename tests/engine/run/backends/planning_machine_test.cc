@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "engine/api/backend.h"
 #include "engine/plan/planner/job_plan.h"
+#include "engine/plan/time/profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/hardware_threads.h"
@@ -45,13 +46,42 @@ TEST(PlanningMachine, PlansForGpusWithoutCuda) {
                          .b = Tensor::Contiguous(DType::kFloat32, {16, 4}),
                          .c_MN = Tensor::Contiguous(DType::kFloat32, {8, 4})});
   EXPECT_EQ(ops->ScratchBytes(matmul), int64_t{32} << 20);
-  EXPECT_TRUE(absl::IsFailedPrecondition(ops->Prepare(matmul)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(ops->Prepare(matmul, int64_t{32} << 20)));
   ASSERT_NE(ops->host(), nullptr) << "updates on the host";
   EXPECT_GT(ArenaBytes(job, *machine), 0);
 
   job.sharding.ranks = 65;
   job.runtime.ranks_per_device = 65;
   EXPECT_THAT(std::string(PlanningMachine(job, 8).status().message()), ::testing::HasSubstr("at most 64 ranks"));
+}
+
+// Regression: plans for an A100 took jobs that its GPUs refuse.
+TEST(PlanningMachine, RefusesWhatTheGpusOfAProfileLack) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = DeviceType::kCuda;
+  const auto matmul = [](const absl::StatusOr<Machine>& machine) {
+    const Tensor scale = Tensor::Contiguous(DType::kFloat32, {1});
+    const Op op(MatMul{.a = Tensor::Contiguous(DType::kFloat8E4M3, {16, 32}),
+                       .b = Tensor::Contiguous(DType::kFloat8E4M3, {16, 32}),
+                       .c_MN = Tensor::Contiguous(DType::kBFloat16, {16, 16}),
+                       .scale_a_1 = scale,
+                       .scale_b_1 = scale,
+                       .transpose_b = true});
+    return machine->create_ops(1)->CheckAvailable(op);
+  };
+  const auto of = [&](const proto::MachineProfile& profile) { return PlanningMachineOfProfile(job, 8, profile); };
+  for (const std::string& name : ProfileNames()) {
+    absl::StatusOr<proto::MachineProfile> profile = ReadProfile(name);
+    ASSERT_TRUE(profile.ok() && profile->has_compute_minor()) << name;
+    EXPECT_EQ(matmul(of(*profile)).ok(), profile->peak_flops_fp8() > 0) << name;
+    // Some GPUs of major capability 8 multiply fp8 matrices, so the major number alone does not tell.
+    profile->clear_compute_minor();
+    EXPECT_TRUE(matmul(of(*profile)).ok()) << name;
+  }
+  const absl::StatusOr<proto::MachineProfile> a100 = ReadProfile("a100x8");
+  EXPECT_THAT(std::string(matmul(of(*a100)).message()),
+              ::testing::HasSubstr("this GPU has compute capability 8.0; GPUs multiply fp8 matrices from 8.9 on"));
+  EXPECT_TRUE(matmul(PlanningMachine(job, 8)).ok());
 }
 
 }  // namespace

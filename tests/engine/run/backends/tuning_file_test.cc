@@ -57,7 +57,7 @@ TEST(TuningFileTest, ACompiledTableIsThatOfItsCardAndVersion) {
                                                   /*allow_tf32=*/false);
   const std::string text = absl::StrCat("shale cublaslt algorithms 2\non NVIDIA H200, cublaslt 130100\n",
                                         key.ToString(), " -> ", kAlgorithm, "\n");
-  const CompiledTable tables[] = {{"NVIDIA_H100_80GB_HBM3.txt", "no table"}, {"NVIDIA_H200.txt", text}};
+  const CompiledFile tables[] = {{"NVIDIA_H100_80GB_HBM3.txt", "no table"}, {"NVIDIA_H200.txt", text}};
   const auto table = CompiledTuningTable("NVIDIA H200", tables);
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_EQ(table->size(), 1);
@@ -71,7 +71,7 @@ TEST(TuningFileTest, ACompiledTableIsThatOfItsCardAndVersion) {
 }
 
 TEST(TuningFileTest, AllCompiledTablesCanBeRead) {
-  for (const CompiledTable& one : kCompiledTables) {
+  for (const CompiledFile& one : kCompiledTables) {
     const auto table = cuda::TuningTable::Parse(one.text);
     ASSERT_TRUE(table.ok()) << one.name << ": " << table.status();
     EXPECT_GT(table->size(), 0) << one.name;

@@ -203,6 +203,26 @@ TEST_F(CustomModelTest, ItsWeightsAreExportedAndGenerateText) {
       "program brings universal_transformer (width=17)");
 }
 
+// Regression: the gradients that 65 units send shared the random bits of weights.
+TEST_F(CustomModelTest, UnitsThatShareParametersHaveRandomBitsOfTheirOwnOrAreRefused) {
+  const auto error = [&](int64_t steps, const std::string& precision,
+                         Accumulation accumulation = Accumulation::kSharded) {
+    Job job =
+        WithModel(examples::UniversalTransformer({.width = 8, .heads = 2, .hidden = 8, .steps = steps}), precision);
+    job.sharding.accumulation = accumulation;
+    return std::string(Trainer::Create(job, {.backend = CreateBackend(job)->get()}).status().message());
+  };
+  EXPECT_EQ(error(64, "precision { reduce: BF16 }"), "");
+  EXPECT_EQ(error(65, "precision { reduce: BF16 }"),
+            "65 units use the parameters of block, and their gradients in bf16 have random bits for at most 64 units; "
+            "set precision.reduce FP32, or let fewer units share these parameters");
+  EXPECT_EQ(error(65, ""), "");
+  EXPECT_EQ(error(65, "precision { reduce: BF16 }", Accumulation::kNoSync), "") << "it sends once a step";
+  EXPECT_EQ(error(127, "precision { gradient_shards: BF16 }"), "");
+  EXPECT_THAT(error(128, "precision { gradient_shards: BF16 }"),
+              HasSubstr("at most 127 units; set precision.gradient_shards"));
+}
+
 TEST_F(CustomModelTest, AJobHasOneModel) {
   EXPECT_THAT(std::string(Parse("model { mlp { embedding: 8 hidden: 16 } }").status().message()),
               HasSubstr("model: the program that runs this job brings its own model; leave `model` out"));
@@ -248,6 +268,15 @@ TEST_F(CustomModelTest, AModelThatIsNotWhatItSaysIsRefused) {
   EXPECT_EQ(ErrorOf(model),
             "custom model universal_transformer: its graph was built with other options than those that "
             "its function was given");
+  // Regression: the message was that of other options.
+  model.build = [](GraphOptions options) {
+    options.compute_dtype = DType::kFloat32;
+    return Transformer().build(options);
+  };
+  EXPECT_EQ(ErrorOf(model, "precision { compute: BF16 }"),
+            "custom model universal_transformer: wanted parameters in bf16, the compute_dtype of the options that its "
+            "function was given (precision.compute), and found all in f32; build the graph with these options, and add "
+            "parameters without a dtype of their own where the job's may be used, or set precision.compute FP32");
   model.build = [](const GraphOptions& options) {
     const int64_t hidden = options.mode == GraphMode::kTraining ? 24 : 20;
     return examples::UniversalTransformer({.width = 16, .heads = 2, .hidden = hidden, .steps = 2}).build(options);

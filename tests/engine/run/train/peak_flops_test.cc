@@ -31,7 +31,10 @@ class SharedBackend : public Backend {
     return cpu_->CreateGroup(group);
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return cpu_->DefaultBudget(ranks); }
-  double NominalPeakFlops(DType dtype) const override { return dtype == DType::kBFloat16 ? nominal_ : 0; }
+  double NominalPeakFlops(DType dtype) const override {
+    if (IsFloat8(dtype)) return 2 * nominal_;
+    return dtype == DType::kBFloat16 ? nominal_ : 0;
+  }
   int64_t RanksSharing(int64_t ranks) const override { return ranks / 2; }
 
   const std::vector<int64_t>& asked() const { return asked_; }
@@ -48,6 +51,11 @@ TEST(PeakFlopsTest, IsARanksShareOfTheNominalPeakWithoutMeasuring) {
   ASSERT_TRUE(peak.ok()) << peak.status();
   EXPECT_EQ(*peak, 3e12);
   EXPECT_THAT(backend.asked(), IsEmpty());
+}
+
+TEST(PeakFlopsTest, ThatOfFp8IsNominalOrNotKnown) {
+  EXPECT_EQ(Float8PeakFlops(SharedBackend(12e12), 8), 6e12);
+  EXPECT_EQ(Float8PeakFlops(SharedBackend(0), 8), 0);
 }
 
 TEST(PeakFlopsTest, IsElseMeasuredWithTheOpsOfOneOfSoManyRanks) {

@@ -3,9 +3,13 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/compile/model/model.h"
+#include "engine/plan/planner/job_plan.h"
+#include "engine/plan/planner/summary.h"
 #include "engine/run/train/step_flops.h"
 #include "gtest/gtest.h"
 #include "kernels/step_scalars.h"
+#include "tests/engine/plan/planner/planner_jobs.h"
 
 namespace shale {
 namespace {
@@ -45,6 +49,17 @@ TEST(Reports, AnMfuAboveOneIsNotKnown) {
   EXPECT_EQ(MfuOf(100, 1, 100, 1), 1);
   EXPECT_EQ(MfuOf(100, 1, 99, 1), 0);
   EXPECT_EQ(MfuOf(100, 1, 0, 1), 0);
+}
+
+// A job that multiplies fp8 matrices twice as fast as others takes half of their time at the peak.
+TEST(Reports, MfuRefersToThePeakOfWhatTheJobMultiplies) {
+  const Job job = SmallFloat8Job();
+  const absl::StatusOr<ModelGraph> graph = BuildModel(job.model, GraphOptionsFor(job, GraphMode::kTraining));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const double all = ModelFlopsPerToken(job, *graph), float8 = Float8FlopsPerToken(*graph);
+  ASSERT_TRUE(float8 > 0 && float8 < all);
+  EXPECT_DOUBLE_EQ(StepFlops(job, *graph, Float8Speed(1e12, 2e12)).OfTokens(10), 10 * (all - float8 / 2));
+  EXPECT_DOUBLE_EQ(StepFlops(job, *graph, Float8Speed(1e12, 0)).OfTokens(10), 10 * all);
 }
 
 TEST(Reports, AStepWithoutTokensUpdatesNothing) {

@@ -27,6 +27,11 @@ auto NamesTheWaysOut() {
   return AllOf(HasSubstr("runtime.cudnn_attention=false"), HasSubstr("another version of cuDNN, 9.16 or newer"));
 }
 
+template <class OpType>
+absl::Status Prepare(AttentionBackend& backend, const OpType& op) {
+  return backend.Prepare(op, backend.ScratchBytes(op));
+}
+
 class CudnnAttentionTest : public ::testing::Test {
  protected:
   ~CudnnAttentionTest() override {
@@ -48,7 +53,7 @@ class CudnnAttentionTest : public ::testing::Test {
     const auto bound = *memory.Bind(shale::Op(op), bytes.data()).As<OpType>();
     EXPECT_TRUE(backend.Takes(op));
     EXPECT_TRUE(backend.Takes(bound));
-    EXPECT_TRUE(backend.Prepare(op).ok());
+    EXPECT_TRUE(Prepare(backend, op).ok());
     const size_t built = library_.built.size();
     EXPECT_TRUE(backend.Enqueue(bound, {scratch.data(), scratch_bytes}, /*stream=*/nullptr).ok());
     EXPECT_EQ(library_.built.size(), built) << "not all was prepared";
@@ -70,7 +75,7 @@ TEST_F(CudnnAttentionTest, PlansNeedNoLibrary) {
   EXPECT_EQ(backend->ScratchBytes(ForwardOf(op)), 256);
   // One key/value head, with its seven query heads.
   EXPECT_EQ(backend->ScratchBytes(op), 7 * (4 * 4096 + 4 * 4096 * 128 + 2 * 4096 * 4096) + 256);
-  const absl::Status status = backend->Prepare(op);
+  const absl::Status status = Prepare(*backend, op);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(std::string(status.message()), "no such library here");
 }
@@ -128,7 +133,7 @@ TEST_F(CudnnAttentionTest, TakesTheScratchThatALaunchHas) {
     library_.calls.clear();
     const int64_t scratch_bytes = one.AmpleScratchBytes(op, most);
     EXPECT_LE(scratch_bytes, std::max(least, most));
-    ASSERT_TRUE(one.PrepareWith(op, scratch_bytes).ok());
+    ASSERT_TRUE(one.Prepare(op, scratch_bytes).ok());
     const size_t built = library_.built.size();
     const AlignedBytes bytes(memory.image());
     const AlignedBytes scratch(std::vector<std::byte>(scratch_bytes, std::byte{0}));
@@ -144,7 +149,7 @@ TEST_F(CudnnAttentionTest, AGraphServesAllOpsOfItsKind) {
   AttentionBackend& backend = Backend();
   AttentionBackward op = SymbolicAttention({.batch = 2, .length = 8, .heads = 2});
   const auto built = [&] {
-    EXPECT_TRUE(backend.Prepare(op).ok() && backend.Prepare(ForwardOf(op)).ok());
+    EXPECT_TRUE(Prepare(backend, op).ok() && Prepare(backend, ForwardOf(op)).ok());
     return library_.built.size();
   };
   EXPECT_EQ(built(), 2u);
@@ -165,13 +170,13 @@ TEST_F(CudnnAttentionTest, AGraphServesAllOpsOfItsKind) {
 TEST_F(CudnnAttentionTest, AGraphThatNeedsMoreThanIsPlannedIsRefusedWhenItIsPrepared) {
   library_.workspace_bytes = 257;
   const AttentionForward op = ForwardOf(SymbolicAttention({.batch = 2, .length = 8, .heads = 2}));
-  const absl::Status status = Backend().Prepare(op);
+  const absl::Status status = Prepare(Backend(), op);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("needs 257 bytes of workspace, but 256 are planned"),
                                                    HasSubstr("attention forward B=2 S=8 H=2 G=1 D=64")));
   EXPECT_THAT(std::string(status.message()), NamesTheWaysOut());
   library_.workspace_bytes = 256;
-  EXPECT_TRUE(Backend().Prepare(op).ok());
+  EXPECT_TRUE(Prepare(Backend(), op).ok());
 }
 
 // A version of cuDNN that needs one byte more than the table says has no kernel for us, and the error only said that.
@@ -184,11 +189,11 @@ TEST_F(CudnnAttentionTest, AVersionThatNeedsMoreThanTheTableSaysIsRefusedWithThe
                       HasSubstr(std::to_string(planned) + " bytes of workspace are planned"), NamesTheWaysOut()));
   };
   library_.more_bytes = 1;
-  expect_refused(Backend().Prepare(op), cuda::WorkspaceBytes(AttentionKey::Of(op)));
-  expect_refused(Backend().Prepare(ForwardOf(op)), 256);
+  expect_refused(Prepare(Backend(), op), cuda::WorkspaceBytes(AttentionKey::Of(op)));
+  expect_refused(Prepare(Backend(), ForwardOf(op)), 256);
   EXPECT_TRUE(library_.built.empty());
   library_.more_bytes = 0;
-  EXPECT_TRUE(Backend().Prepare(op).ok() && Backend().Prepare(ForwardOf(op)).ok());
+  EXPECT_TRUE(Prepare(Backend(), op).ok() && Prepare(Backend(), ForwardOf(op)).ok());
 }
 
 TEST_F(CudnnAttentionTest, WhatFailsFailsTheOpAndMayWorkLater) {
@@ -200,11 +205,11 @@ TEST_F(CudnnAttentionTest, WhatFailsFailsTheOpAndMayWorkLater) {
   const AlignedBytes scratch(std::vector<std::byte>(backend.ScratchBytes(op)));
   const auto run = [&] { return backend.Enqueue(bound, {scratch.data(), backend.ScratchBytes(op)}, nullptr); };
   library_.build_status = absl::UnimplementedError("no kernel");
-  EXPECT_EQ(backend.Prepare(op).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(Prepare(backend, op).code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(run().code(), absl::StatusCode::kUnimplemented);
   library_.build_status = absl::OkStatus();
   library_.enqueue_status = absl::InternalError("a lost GPU");
-  EXPECT_TRUE(backend.Prepare(op).ok());
+  EXPECT_TRUE(Prepare(backend, op).ok());
   EXPECT_EQ(run().code(), absl::StatusCode::kInternal);
   library_.enqueue_status = absl::OkStatus();
   EXPECT_TRUE(run().ok());

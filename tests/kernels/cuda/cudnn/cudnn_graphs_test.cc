@@ -87,9 +87,9 @@ TEST_F(CudnnGraphsTest, BothDirectionsAreBuiltForAModel) {
   // The shape of Qwen2.5 7B.
   const AttentionBackward op = SymbolicAttention({.batch = 2, .length = 4096, .heads = 28, .groups = 4, .width = 128});
   const auto attention = CreateCudnnAttention([&] { return std::move(hopper_); });
-  absl::Status status = attention->Prepare(ForwardOf(op));
+  absl::Status status = attention->Prepare(ForwardOf(op), attention->ScratchBytes(ForwardOf(op)));
   EXPECT_TRUE(status.ok()) << status;
-  status = attention->Prepare(op);
+  status = attention->Prepare(op, attention->ScratchBytes(op));
   EXPECT_TRUE(status.ok()) << status;
 }
 

@@ -15,7 +15,7 @@ class HostMatMuls final : public cuda::MatMulBackend {
   HostMatMuls(std::unique_ptr<Ops> owned, HostOps& ops) : owned_(std::move(owned)), ops_(ops) {}
 
   int64_t ScratchBytes(const MatMul& op) const override { return ops_.ScratchBytes(op); }
-  absl::Status Prepare(const MatMul& op) override { return ops_.Prepare(op); }
+  absl::Status Prepare(const MatMul& op) override { return ops_.Prepare(op, ops_.ScratchBytes(op)); }
   absl::Status Enqueue(const MatMul& op, Scratch scratch, cuda::StreamHandle handle) override {
     Op seen = op;
     VisitOperands(seen, [](absl::string_view, Tensor& t, Access) { t.data = HostViewOf(t.data); });

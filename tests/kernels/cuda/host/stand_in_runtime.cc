@@ -97,7 +97,7 @@ absl::StatusOr<CudaDeviceProperties> StandInRuntime::Properties(int ordinal) {
   SHALE_RETURN_IF_ERROR(ErrorOf("cudaGetDeviceProperties", ordinal));
   return CudaDeviceProperties{.name = "stand-in for a GPU",
                               .compute_major = options_.compute_major,
-                              .compute_minor = 0,
+                              .compute_minor = options_.compute_minor,
                               .sm_count = 1,
                               .total_bytes = options_.memory_bytes};
 }

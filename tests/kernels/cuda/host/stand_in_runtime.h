@@ -53,7 +53,7 @@ struct StandInWork;
 
 struct StandInOptions {
   int devices = 1;
-  int compute_major = 9;
+  int compute_major = 9, compute_minor = 0;
   int64_t memory_bytes = int64_t{1} << 30;  // Memory of each device.
   bool allow_pageable = false;              // Allows copies from and to host memory that is not pinned.
   bool stream_writes = true;                // Streams can write words (WriteWordAsync).
