@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/live_bytes.h"
-#include "engine/compile/program/structure.h"
 #include "engine/compile/step/edit.h"
 #include "engine/compile/step/passes.h"
 #include "engine/strings/pattern.h"
@@ -188,7 +187,6 @@ class Offloader {
 }  // namespace
 
 void WorkInPlace(StepProgram& program) {
-  if (!CheckStructure(program).ok()) return;  // Planning rejects the program and says why.
   std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
   std::vector<std::vector<InstructionId>> users = UsersOf(program);
   std::vector<BufferId> dying, born;

@@ -258,7 +258,8 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
     // Once the seconds of one are hardly known, those of the others decide nothing.
     const bool by_seconds = is_open && machine_.profile != nullptr && least_known >= kCoveredShare;
     if (by_seconds && draft.ok() && draft->fits) {
-      const StepTime time = TimeOf(job, *draft);
+      StepTime time;
+      if (PredictorOf().KnowsAny(draft->train.step.program, FactsOf(job, *draft))) time = TimeOf(job, *draft);
       time.Fill(draft->cost);
       least_known = std::min(least_known, time.known);
     }
@@ -313,14 +314,26 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   return sketch;
 }
 
+Predictor& Drafter::PredictorOf() {
+  if (predictor_ == nullptr) predictor_ = std::make_unique<Predictor>(*machine_.profile);
+  return *predictor_;
+}
+
+StepFacts Drafter::FactsOf(const Job& job, const Draft& draft) const {
+  return FactsOfSeconds(job, draft.options.mesh, *machine_.profile, machine_.hosts);
+}
+
 StepTime Drafter::TimeOf(const Job& job, Draft& draft) {
   if (machine_.profile == nullptr) return {};
   if (draft.time) return *draft.time;
-  if (predictor_ == nullptr) predictor_ = std::make_unique<Predictor>(*machine_.profile);
   DeriveWaits(draft.train.step.program, draft.train.memory);
-  const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, *machine_.profile, machine_.hosts);
-  const StepSeconds step = predictor_->SecondsOf(draft.train.step.program, facts);
+  const StepSeconds step = PredictorOf().SecondsOf(draft.train.step.program, FactsOf(job, draft));
   return draft.time.emplace(StepTime{.seconds = step.seconds, .known = CoveredShare(step.known)});
+}
+
+double Drafter::LeastSecondsOf(const Job& job, const Draft& draft) {
+  if (machine_.profile == nullptr) return 0;
+  return PredictorOf().LeastSecondsOf(draft.train.step.program, FactsOf(job, draft));
 }
 
 Variant Drafter::Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft) {

@@ -115,6 +115,9 @@ class Drafter {
   // Predicts a step of `draft`, which is one of `job`, for the machine, unless that was done before. Derives the waits
   // of the training program.
   StepTime TimeOf(const Job& job, Draft& draft);
+  // Returns seconds of which TimeOf returns no less for `draft`, nor for one that Place makes of it. Takes a small part
+  // of the time.
+  double LeastSecondsOf(const Job& job, const Draft& draft);
 
   // Does what Compile does, and keeps only what the draft costs. An error is in Variant::status. Its cost has the
   // seconds of a step if the machine's speed is known.
@@ -129,6 +132,9 @@ class Drafter {
   // Returns the graph of training, and others if they were built before. InvalidArgument if the job has more ranks than
   // the machine has room for.
   absl::StatusOr<std::shared_ptr<JobGraphs>> GraphsOf(const Job& job);
+  // Predicts steps on the machine. REQUIRES: its speed is known.
+  Predictor& PredictorOf();
+  StepFacts FactsOf(const Job& job, const Draft& draft) const;
   // Returns the variant of a draft, with its seconds if the machine's speed is known.
   Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft);
   using CompilePart = absl::Status (*)(Draft& draft, const Ops& ops, const WorkLimits& limits);

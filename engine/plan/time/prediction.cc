@@ -123,6 +123,12 @@ class ProgramTimes {
   }
 
   const std::vector<InstructionTimes>& times() const { return times_; }
+  // Whether any work was measured or is interpolated.
+  bool any_known() const {
+    return std::any_of(known_.begin(), known_.end(), [](const auto& forms) {
+      return std::min(forms.first->time.how, forms.second->time.how) <= Knowledge::kInterpolated;
+    });
+  }
   const Known& Of(const Issue& issue) const {
     return issue.first_iteration() ? *known_[issue.id].first : *known_[issue.id].second;
   }
@@ -217,6 +223,28 @@ StepSeconds Predictor::SecondsOf(const StepProgram& program, const StepFacts& fa
   const ProgramTimes known(program, WorksOf(facts));
   const StepTimes times = Run(program, known.times(), facts);
   return {.seconds = times.seconds + OrNothing(profile_.between_steps_seconds()), .known = SharesOf(known, times)};
+}
+
+double Predictor::LeastSecondsOf(const StepProgram& program, const StepFacts& facts) {
+  constexpr double kRounding = 1e-5;  // More than the clock may round off, also where it takes iterations for equal.
+  const ProgramTimes known(program, WorksOf(facts));
+  std::array<double, kStreams> busy = {};
+  for (const Loop& loop : program.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
+      const Instruction& instruction = program.instructions[id];
+      const InstructionTimes& times = known.times()[id];
+      const bool has_first = IsIssued(instruction, loop, 0);
+      const auto later = static_cast<double>(TimesIssued(instruction, loop) - (has_first ? 1 : 0));
+      busy[static_cast<size_t>(instruction.stream)] +=
+          (has_first ? times.first.seconds : 0) + later * times.later.seconds;
+    }
+  }
+  const double least = *std::max_element(busy.begin(), busy.end()) * (1 - kRounding);
+  return least + OrNothing(profile_.between_steps_seconds());
+}
+
+bool Predictor::KnowsAny(const StepProgram& program, const StepFacts& facts) {
+  return ProgramTimes(program, WorksOf(facts)).any_known();
 }
 
 Prediction Predictor::Predict(const StepProgram& program, const StepFacts& facts) {
