@@ -251,15 +251,14 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   std::vector<Draft> drafts;
   std::optional<size_t> best, fastest;  // The best of them by KeyOf, and the fastest that fits.
   std::vector<Variant> candidates;
-  double least_known = 1;
+  // Without measured works, all seconds are estimates.
+  double least_known = machine_.profile != nullptr && !machine_.profile->works().empty() ? 1 : 0;
   for (Accumulation accumulation : is_open ? AccumulationsFor(wanted.options.gradient_shards) : std::vector{named}) {
     absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops, compile);
     SHALE_RETURN_IF_ERROR(limits_.Check());
     // Once the seconds of one are hardly known, those of the others decide nothing.
-    const bool by_seconds = is_open && machine_.profile != nullptr && least_known >= kCoveredShare;
-    if (by_seconds && draft.ok() && draft->fits) {
-      StepTime time;
-      if (PredictorOf().KnowsAny(draft->train.step.program, FactsOf(job, *draft))) time = TimeOf(job, *draft);
+    if (is_open && least_known >= kCoveredShare && draft.ok() && draft->fits) {
+      const StepTime time = TimeOf(job, *draft);
       time.Fill(draft->cost);
       least_known = std::min(least_known, time.known);
     }

@@ -123,12 +123,6 @@ class ProgramTimes {
   }
 
   const std::vector<InstructionTimes>& times() const { return times_; }
-  // Whether any work was measured or is interpolated.
-  bool any_known() const {
-    return std::any_of(known_.begin(), known_.end(), [](const auto& forms) {
-      return std::min(forms.first->time.how, forms.second->time.how) <= Knowledge::kInterpolated;
-    });
-  }
   const Known& Of(const Issue& issue) const {
     return issue.first_iteration() ? *known_[issue.id].first : *known_[issue.id].second;
   }
@@ -241,10 +235,6 @@ double Predictor::LeastSecondsOf(const StepProgram& program, const StepFacts& fa
   }
   const double least = *std::max_element(busy.begin(), busy.end()) * (1 - kRounding);
   return least + OrNothing(profile_.between_steps_seconds());
-}
-
-bool Predictor::KnowsAny(const StepProgram& program, const StepFacts& facts) {
-  return ProgramTimes(program, WorksOf(facts)).any_known();
 }
 
 Prediction Predictor::Predict(const StepProgram& program, const StepFacts& facts) {

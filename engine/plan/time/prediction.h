@@ -84,8 +84,6 @@ class Predictor {
   // Returns the seconds of the stream that is busy longest, if nothing else runs beside it. No step of the program
   // takes less, whatever its waits are.
   double LeastSecondsOf(const StepProgram& program, const StepFacts& facts);
-  // Returns whether any work of the program was measured or is interpolated.
-  bool KnowsAny(const StepProgram& program, const StepFacts& facts);
 
  private:
   class Works;
