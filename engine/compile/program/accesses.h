@@ -90,8 +90,8 @@ struct OperandBytes {
 };
 
 // Sets `operands` to those of an instruction, in the form that the first iteration of its loop issues or in the form of
-// all later iterations. Their pointers are valid as long as the instruction. Takes a vector, so that who goes through a
-// program can use one for all instructions.
+// all later iterations. Their pointers are valid as long as the instruction. Takes a vector so that a caller can use
+// the same one for all instructions of a program.
 inline void GetOperands(const Instruction& instruction, bool first_iteration, std::vector<OperandBytes>& operands) {
   const Op* op = std::get_if<Op>(&instruction.action);
   const std::vector<ElementRange>* ranges = op == nullptr ? nullptr : WrittenRanges(*op);
