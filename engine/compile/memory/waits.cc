@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/issues.h"
@@ -88,21 +89,44 @@ struct ArenaAccess {
   BufferId buffer = -1;
 };
 
-// Returns the accesses of an instruction, reads first, so that its own writes do not order its reads.
-std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan, const Instruction& instruction,
-                                    bool first_iteration) {
-  std::vector<ArenaAccess> accesses;
-  for (const OperandBytes& operand : OperandsOf(instruction, first_iteration)) {
-    const Buffer& buffer = program.buffers[operand.buffer];
-    const int64_t address = plan.addresses[operand.buffer];
+// The accesses of instructions, each one's in a row.
+class AccessTable {
+ public:
+  AccessTable(const StepProgram& program, const MemoryPlan& plan) : program_(program), plan_(plan) {}
+
+  // Appends the accesses of an instruction, reads first, so that its own writes do not order its reads. Returns the
+  // number by which to find them.
+  size_t Add(const Instruction& instruction, bool first_iteration) {
+    GetOperands(instruction, first_iteration, operands_);
+    for (const bool writes : {false, true}) {
+      for (const OperandBytes& operand : operands_) {
+        if (operand.writes == writes) Add(operand);
+      }
+    }
+    ends_.push_back(accesses_.size());
+    return ends_.size() - 1;
+  }
+  absl::Span<const ArenaAccess> Of(size_t number) const {
+    const size_t begin = number == 0 ? 0 : ends_[number - 1];
+    return absl::MakeConstSpan(accesses_).subspan(begin, ends_[number] - begin);
+  }
+  const std::vector<ArenaAccess>& all() const { return accesses_; }
+
+ private:
+  void Add(const OperandBytes& operand) {
+    const Buffer& buffer = program_.buffers[operand.buffer];
+    const int64_t address = plan_.addresses[operand.buffer];
     ByteRange bytes{address + operand.bytes.begin, address + operand.bytes.end};
     if (buffer.slots > 1 || operand.by_rank) bytes = {address, address + buffer.size_bytes()};
-    if (bytes.begin < bytes.end) accesses.push_back({bytes, operand.writes, operand.buffer});
+    if (bytes.begin < bytes.end) accesses_.push_back({bytes, operand.writes, operand.buffer});
   }
-  std::stable_sort(accesses.begin(), accesses.end(),
-                   [](const ArenaAccess& a, const ArenaAccess& b) { return a.writes < b.writes; });
-  return accesses;
-}
+
+  const StepProgram& program_;
+  const MemoryPlan& plan_;
+  std::vector<OperandBytes> operands_;  // Of one instruction.
+  std::vector<ArenaAccess> accesses_;
+  std::vector<size_t> ends_;  // By number.
+};
 
 // Numbers regions: the buffers of one lie in bytes that no buffer of another region has, so that accesses to different
 // regions need no order. Persistent buffers have one each, and without sharing all buffers do. Returns the region of
@@ -128,21 +152,16 @@ std::vector<int32_t> RegionsOf(const StepProgram& program, const MemoryPlan& pla
 
 class WaitDeriver {
  public:
-  WaitDeriver(StepProgram& program, const MemoryPlan& plan) : program_(program) {
+  WaitDeriver(StepProgram& program, const MemoryPlan& plan) : program_(program), accesses_(program, plan) {
     latest_.assign(program.instructions.size(), -1);
-    first_accesses_.resize(program.instructions.size());
-    std::vector<bool> used(program.buffers.size(), false);
-    for (size_t id = 0; id < program.instructions.size(); ++id) {
-      Instruction& instruction = program.instructions[id];
+    for (Instruction& instruction : program.instructions) {
       instruction.waits.clear();
-      later_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_iteration=*/false));
-      if (instruction.first_iteration_differs) {
-        first_accesses_[id] = AccessesOf(program, plan, instruction, /*first_iteration=*/true);
-      }
-      for (const auto* accesses : {&first_accesses_[id], &later_accesses_[id]}) {
-        for (const ArenaAccess& access : *accesses) used[access.buffer] = true;
-      }
+      later_.push_back(accesses_.Add(instruction, /*first_iteration=*/false));
+      first_.push_back(instruction.first_iteration_differs ? accesses_.Add(instruction, /*first_iteration=*/true)
+                                                           : later_.back());
     }
+    std::vector<bool> used(program.buffers.size(), false);
+    for (const ArenaAccess& access : accesses_.all()) used[access.buffer] = true;
     int32_t count = 0;
     regions_ = RegionsOf(program, plan, used, &count);
     maps_.resize(static_cast<size_t>(count));
@@ -150,8 +169,7 @@ class WaitDeriver {
 
   void Run() {
     for (const Issue& issue : IssuesOf(program_, kAnalyzedIterations)) {
-      const bool first = issue.first_iteration() && program_.instructions[issue.id].first_iteration_differs;
-      IssueOne(issue.id, (first ? first_accesses_ : later_accesses_)[issue.id]);
+      IssueOne(issue.id, accesses_.Of((issue.first_iteration() ? first_ : later_)[issue.id]));
     }
     for (Instruction& instruction : program_.instructions) {
       std::sort(instruction.waits.begin(), instruction.waits.end());
@@ -159,7 +177,7 @@ class WaitDeriver {
   }
 
  private:
-  void IssueOne(InstructionId id, const std::vector<ArenaAccess>& accesses) {
+  void IssueOne(InstructionId id, absl::Span<const ArenaAccess> accesses) {
     Instruction& instruction = program_.instructions[id];
     const int stream = static_cast<int>(instruction.stream);
     const IssueId self = static_cast<IssueId>(issues_.size());
@@ -204,10 +222,10 @@ class WaitDeriver {
   }
 
   StepProgram& program_;
-  // By instruction. The first are empty where they are those of later iterations.
-  std::vector<std::vector<ArenaAccess>> first_accesses_, later_accesses_;
-  std::vector<int32_t> regions_;  // By buffer.
-  std::vector<AccessMap> maps_;   // By region.
+  AccessTable accesses_;
+  std::vector<size_t> first_, later_;  // By instruction: its accesses in the first iteration of its loop and in others.
+  std::vector<int32_t> regions_;       // By buffer.
+  std::vector<AccessMap> maps_;        // By region.
   std::vector<NumberedIssue> issues_;
   // By stream: what has finished when its last issue has finished.
   std::vector<Clock> finished_ = std::vector<Clock>(kStreams, kNothing);

@@ -2,7 +2,7 @@
 //
 // All code that needs to know what an instruction reads or writes, or that changes its operands, uses the visitors
 // below, the check after planning (engine/compile/memory/plan.h) too. That check finds the bytes of operands itself,
-// without OperandsOf, so that a mistake there cannot hide itself.
+// without GetOperands, so that a mistake there cannot hide itself.
 #pragma once
 
 #include <cstdint>
@@ -89,12 +89,13 @@ struct OperandBytes {
   int64_t element_bytes = 0;
 };
 
-// Returns the operands of an instruction in the form that the first iteration of its loop issues, or in the form of all
-// later iterations. The returned pointers are valid as long as the instruction.
-inline std::vector<OperandBytes> OperandsOf(const Instruction& instruction, bool first_iteration) {
+// Sets `operands` to those of an instruction, in the form that the first iteration of its loop issues or in the form of
+// all later iterations. Their pointers are valid as long as the instruction. Takes a vector so that a caller can use
+// the same one for all instructions of a program.
+inline void GetOperands(const Instruction& instruction, bool first_iteration, std::vector<OperandBytes>& operands) {
   const Op* op = std::get_if<Op>(&instruction.action);
   const std::vector<ElementRange>* ranges = op == nullptr ? nullptr : WrittenRanges(*op);
-  std::vector<OperandBytes> operands;
+  operands.clear();
   VisitInstruction(instruction, first_iteration, [&](absl::string_view, const Tensor& t, Access access) {
     const Location& where = t.where;
     operands.push_back({.buffer = where.symbol,
@@ -105,7 +106,6 @@ inline std::vector<OperandBytes> OperandsOf(const Instruction& instruction, bool
                         .ranges = access == Access::kReadWrite ? ranges : nullptr,
                         .element_bytes = SizeOf(t.dtype)});
   });
-  return operands;
 }
 
 }  // namespace shale

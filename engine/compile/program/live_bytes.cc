@@ -41,16 +41,18 @@ void Write(RangeSet& written, const OperandBytes& operand) {
 std::vector<Lifetime> ComputeLifetimes(const StepProgram& program) {
   std::vector<Use> uses(program.buffers.size());
   std::vector<int> loop_of(program.instructions.size(), -1);
+  std::vector<OperandBytes> operands;
   for (size_t s = 0; s < program.loops.size(); ++s) {
     const Loop& loop = program.loops[s];
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
       loop_of[id] = static_cast<int>(s);
       // The first iteration accesses no other buffers than the later ones, and reads no more than they do.
-      const std::vector<OperandBytes> operands = OperandsOf(program.instructions[id], /*first_iteration=*/false);
+      GetOperands(program.instructions[id], /*first_iteration=*/false, operands);
+      for (const OperandBytes& operand : operands) uses[operand.buffer].Touch(id, static_cast<int>(s));
+      if (loop.repeat == 1) continue;  // Nothing passes from one iteration to the next.
       // An instruction reads before it writes.
       for (const OperandBytes& operand : operands) {
         Use& use = uses[operand.buffer];
-        use.Touch(id, static_cast<int>(s));
         if (operand.reads && operand.ranges == nullptr && !use.written.Contains(operand.bytes)) use.read_first = true;
       }
       for (const OperandBytes& operand : operands) {

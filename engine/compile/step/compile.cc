@@ -46,7 +46,12 @@ class StepCompiler {
   absl::StatusOr<CompiledStep> Compile() {
     SHALE_ASSIGN_OR_RETURN(state_, DeclareState(model_, options_, writer_));
     DeclareCaches();
-    for (const UnitGraph& unit : model_.units) writer_.program().units.push_back(unit.name);
+    size_t nodes = 0;
+    for (const UnitGraph& unit : model_.units) {
+      writer_.program().units.push_back(unit.name);
+      nodes += unit.forward.size() + unit.backward.size();
+    }
+    writer_.program().instructions.reserve(2 * nodes);
     writer_.program().micro_batches = options_.micro_batches;
     SHALE_RETURN_IF_ERROR(PlanUnits());
     gatherer_.emplace(model_, options_, state_, writer_);

@@ -69,6 +69,8 @@ void ProgramEdit::OrderInstructions() {
   std::vector<Instruction> instructions;
   std::vector<InstructionId> moved_to;
   std::vector<Loop> loops;
+  instructions.reserve(program_.instructions.size());
+  moved_to.reserve(program_.instructions.size());
   const auto append = [&](std::vector<Instruction>& some) {
     for (Instruction& instruction : some) instructions.push_back(std::move(instruction));
   };

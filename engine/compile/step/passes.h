@@ -139,8 +139,8 @@ absl::Status OffloadActivations(StepProgram& program, const std::vector<std::str
 // buffer is not merged if its contents pass from one iteration of a loop to the next, if it has a slot for each
 // micro-batch, or if it is held for a later instruction (Buffer::held_until).
 //
-// The second buffer stays in the list, but no instruction uses it and it takes no bytes. Does nothing if CheckStructure
-// (engine/compile/program/structure.h) rejects the program.
+// The second buffer stays in the list, but no instruction uses it and it takes no bytes. REQUIRES: CheckStructure
+// accepts the program (engine/compile/program/structure.h).
 void WorkInPlace(StepProgram& program);
 
 }  // namespace shale

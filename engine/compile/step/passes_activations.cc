@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/live_bytes.h"
-#include "engine/compile/program/structure.h"
 #include "engine/compile/step/edit.h"
 #include "engine/compile/step/passes.h"
 #include "engine/strings/pattern.h"
@@ -27,11 +26,16 @@ bool IsLocal(const Buffer& buffer, const Lifetime& lifetime, const Loop& loop) {
   return lifetime.first >= loop.begin && lifetime.last < loop.end && !whole_loop;
 }
 
-Op WithOutputAt(Op op, BufferId output, BufferId input) {
+// Lets an op write its output over an input, if it may. Otherwise leaves it as it is, and returns false.
+bool WritesOver(Op& op, BufferId output, BufferId input) {
+  std::vector<Tensor*> moved;
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
-    if (t.present() && access == Access::kWrite && t.where.symbol == output) t.where.symbol = input;
+    if (t.present() && access == Access::kWrite && t.where.symbol == output) moved.push_back(&t);
   });
-  return op;
+  for (Tensor* t : moved) t->where.symbol = input;
+  if (Validate(op).ok()) return true;
+  for (Tensor* t : moved) t->where.symbol = output;
+  return false;
 }
 
 // Returns, by buffer, the instructions that use it, ascending. One that uses it twice may stand there twice.
@@ -183,25 +187,28 @@ class Offloader {
 }  // namespace
 
 void WorkInPlace(StepProgram& program) {
-  if (!CheckStructure(program).ok()) return;  // Planning rejects the program and says why.
   std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
   std::vector<std::vector<InstructionId>> users = UsersOf(program);
+  std::vector<BufferId> dying, born;
   for (const Loop& loop : program.loops) {
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
-      const Op* op = std::get_if<Op>(&program.instructions[id].action);
+      Op* op = std::get_if<Op>(&program.instructions[id].action);
       if (op == nullptr) continue;
-      std::vector<BufferId> dying, born;
-      VisitOperands(*op, [&](absl::string_view, const Tensor& t, Access access) {
-        if (!t.present() || !IsWholeBuffer(program, t)) return;
+      dying.clear();
+      born.clear();
+      VisitOperands(std::as_const(*op), [&](absl::string_view, const Tensor& t, Access access) {
+        if (!t.present()) return;
         const BufferId b = t.where.symbol;
-        if (!IsLocal(program.buffers[b], lifetimes[b], loop)) return;
-        if (access == Access::kRead && lifetimes[b].last == id) dying.push_back(b);
-        if (access == Access::kWrite && lifetimes[b].first == id) born.push_back(b);
+        const bool dies = access == Access::kRead && lifetimes[b].last == id;
+        const bool begins = access == Access::kWrite && lifetimes[b].first == id;
+        if (!dies && !begins) return;
+        if (!IsWholeBuffer(program, t) || !IsLocal(program.buffers[b], lifetimes[b], loop)) return;
+        (dies ? dying : born).push_back(b);
       });
       for (BufferId output : born) {
         for (BufferId& input : dying) {
           if (input < 0 || program.buffers[input].slot_bytes != program.buffers[output].slot_bytes) continue;
-          if (!Validate(WithOutputAt(std::get<Op>(program.instructions[id].action), output, input)).ok()) continue;
+          if (!WritesOver(*op, output, input)) continue;
           lifetimes[input].last = lifetimes[output].last;
           Buffer& shared = program.buffers[input];
           // The merged buffer takes the name and category of the output, which may outlive the unit.

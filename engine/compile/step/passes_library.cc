@@ -1,6 +1,7 @@
 // PackOnce and AddScratch: the passes that give ops the memory that the libraries of a device need.
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "engine/compile/program/issues.h"
 #include "engine/compile/step/edit.h"
 #include "engine/compile/step/passes.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -31,6 +33,26 @@ std::vector<bool> WrittenIn(const StepProgram& program, const Loop& loop) {
   }
   return written;
 }
+
+// Finds out how much scratch ops need. Keeps the answers about attention: they take long, and most blocks are alike.
+class ScratchFinder {
+ public:
+  int64_t BytesOf(const Op& op, const Ops& ops) {
+    if (!op.Is<AttentionForward>() && !op.Is<AttentionBackward>()) return ops.ScratchBytes(op);
+    std::vector<int64_t> key = LibraryAttributes(op);
+    VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
+      key.insert(key.end(), {static_cast<int64_t>(t.dtype), t.rank, t.where.offset_bytes});
+      key.insert(key.end(), t.shape.begin(), t.shape.end());
+      key.insert(key.end(), t.strides.begin(), t.strides.end());
+    });
+    const auto [found, added] = bytes_.try_emplace(std::move(key), 0);
+    if (added) found->second = ops.ScratchBytes(op);
+    return found->second;
+  }
+
+ private:
+  std::map<std::vector<int64_t>, int64_t> bytes_;  // By kind, attributes and operands.
+};
 
 }  // namespace
 
@@ -70,6 +92,7 @@ absl::Status PackOnce(StepProgram& program, const Ops& ops, const WorkLimits& li
 
 absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& limits) {
   ProgramEdit edit(program);
+  ScratchFinder of_device, of_host;
   int32_t unit = -1;
   for (Instruction& instruction : program.instructions) {
     if (std::exchange(unit, instruction.unit) != instruction.unit) SHALE_RETURN_IF_ERROR(limits.Check());
@@ -79,7 +102,7 @@ absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& 
     absl::Status available;
     VisitForms(instruction, [&](const Op& form) {
       available.Update(device.CheckAvailable(form));
-      if (available.ok()) bytes = std::max(bytes, device.ScratchBytes(form));
+      if (available.ok()) bytes = std::max(bytes, (on_host ? of_host : of_device).BytesOf(form, device));
     });
     if (!available.ok()) {
       const absl::string_view name = unit < 0 ? "the step" : absl::string_view(program.units[unit]);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -233,10 +234,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   if (!file) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open the job file"));
   }
-  std::string bytes(kMaxBytes + 1, '\0');  // Has one byte more than allowed, to detect a file that is too long.
-  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::string bytes;
+  std::array<char, 4096> some;
+  // Reads more than is allowed of a file that is too long, so that this is noticed.
+  while (bytes.size() <= kMaxBytes && file.read(some.data(), some.size()).gcount() > 0) {
+    bytes.append(some.data(), static_cast<size_t>(file.gcount()));
+  }
   if (file.bad()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot read the job file"));
-  bytes.resize(static_cast<size_t>(file.gcount()));
   return bytes;
 }
 

@@ -147,6 +147,7 @@ absl::Status CompileTraining(Draft& draft, const Ops& ops, const WorkLimits& lim
 // Compiles and plans what a draft with a compiled training program lacks.
 absl::Status PlacePrograms(Draft& draft, const Ops& ops, const WorkLimits& limits) {
   SHALE_ASSIGN_OR_RETURN(draft.train.memory, PlanMemory(draft.train.step.program, {}));
+  draft.time.reset();
   StepOptions once = draft.options;
   once.micro_batches = 1;
   SHALE_ASSIGN_OR_RETURN(draft.evaluate, CompileAndPlan(draft.graphs->evaluate, once, ops, {}, limits));
@@ -247,32 +248,37 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   const Ops& ops = OpsOf(job.sharding.ranks);
   const Accumulation named = wanted.options.accumulation;
   const bool is_open = named == Accumulation::kAuto;
-  // The best by KeyOf, and the fastest that fits.
-  std::optional<Draft> best, fastest;
+  std::vector<Draft> drafts;
+  std::optional<size_t> best, fastest;  // The best of them by KeyOf, and the fastest that fits.
   std::vector<Variant> candidates;
-  double least_known = 1;
+  // Without measured works, all seconds are estimates.
+  double least_known = machine_.profile != nullptr && !machine_.profile->works().empty() ? 1 : 0;
   for (Accumulation accumulation : is_open ? AccumulationsFor(wanted.options.gradient_shards) : std::vector{named}) {
     absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops, compile);
     SHALE_RETURN_IF_ERROR(limits_.Check());
-    if (draft.ok() && is_open && draft->fits && machine_.profile != nullptr) {
+    // Once the seconds of one are hardly known, those of the others decide nothing.
+    if (is_open && least_known >= kCoveredShare && draft.ok() && draft->fits) {
       const StepTime time = TimeOf(job, *draft);
       time.Fill(draft->cost);
       least_known = std::min(least_known, time.known);
-      if (!fastest || time.seconds < fastest->cost.seconds) fastest = *draft;
     }
     candidates.push_back(VariantOf({{"sharding.accumulation", std::string(ToString(accumulation))}}, "", draft));
     candidates.back().accumulation = accumulation;
-    if (draft.ok() && (!best || KeyOf(*draft) < KeyOf(*best))) best = *std::move(draft);
+    if (!draft.ok()) continue;
+    const size_t last = drafts.size();
+    drafts.push_back(*std::move(draft));
+    if (!best || KeyOf(drafts[last]) < KeyOf(drafts[*best])) best = last;
+    if (drafts[last].time && (!fastest || drafts[last].time->seconds < drafts[*fastest].time->seconds)) fastest = last;
   }
   if (!best) return candidates.front().status;
-  if (fastest && least_known >= kCoveredShare) {
-    best = std::move(fastest);
-    best->by_seconds = true;
-  } else {
+  const bool by_seconds = fastest && least_known >= kCoveredShare;
+  if (!by_seconds) {
     for (Variant& candidate : candidates) candidate.cost.seconds = 0;  // Nobody shall compare what is hardly known.
   }
-  best->candidates = std::move(candidates);
-  return *std::move(best);
+  Draft draft = std::move(drafts[by_seconds ? *fastest : *best]);
+  draft.by_seconds = by_seconds;
+  draft.candidates = std::move(candidates);
+  return draft;
 }
 
 absl::StatusOr<Draft> Drafter::Compile(const std::vector<Override>& overrides) {
@@ -307,13 +313,26 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   return sketch;
 }
 
+Predictor& Drafter::PredictorOf() {
+  if (predictor_ == nullptr) predictor_ = std::make_unique<Predictor>(*machine_.profile);
+  return *predictor_;
+}
+
+StepFacts Drafter::FactsOf(const Job& job, const Draft& draft) const {
+  return FactsOfSeconds(job, draft.options.mesh, *machine_.profile, machine_.hosts);
+}
+
 StepTime Drafter::TimeOf(const Job& job, Draft& draft) {
   if (machine_.profile == nullptr) return {};
-  if (predictor_ == nullptr) predictor_ = std::make_unique<Predictor>(*machine_.profile);
+  if (draft.time) return *draft.time;
   DeriveWaits(draft.train.step.program, draft.train.memory);
-  const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, *machine_.profile, machine_.hosts);
-  const StepSeconds step = predictor_->SecondsOf(draft.train.step.program, facts);
-  return {.seconds = step.seconds, .known = CoveredShare(step.known)};
+  const StepSeconds step = PredictorOf().SecondsOf(draft.train.step.program, FactsOf(job, draft));
+  return draft.time.emplace(StepTime{.seconds = step.seconds, .known = CoveredShare(step.known)});
+}
+
+double Drafter::LeastSecondsOf(const Job& job, const Draft& draft) {
+  if (machine_.profile == nullptr) return 0;
+  return PredictorOf().LeastSecondsOf(draft.train.step.program, FactsOf(job, draft));
 }
 
 Variant Drafter::Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft) {
@@ -348,6 +367,7 @@ absl::Status TakeAmpleScratch(Draft& draft, const Ops& ops) {
   if (!draft.budget.Holds(arena_bytes, draft.cost.host_bytes)) return absl::OkStatus();
   draft.train.step.program = *std::move(ample);
   draft.train.memory = std::move(memory);
+  draft.time.reset();
   draft.cost.arena_bytes = arena_bytes;
   return absl::OkStatus();
 }

@@ -59,6 +59,14 @@ bool PacksOnce(const StepProgram& program);
 // the job does not set memory.budget_bytes.
 absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget);
 
+// The seconds of a step that were predicted, and the share of them that is measured or interpolated.
+struct StepTime {
+  double seconds = 0;  // 0: not known.
+  double known = 0;
+
+  void Fill(Cost& cost) const { cost.seconds = seconds, cost.known = known; }
+};
+
 struct Draft {
   std::shared_ptr<JobGraphs> graphs;  // Drafts of one Drafter may share them.
   StepOptions options;                // `accumulation` and `packs_once` are decided.
@@ -69,15 +77,8 @@ struct Draft {
   bool fits = false;  // Whether `budget` holds `cost`.
   // The accumulations that were compiled, in the order of the enum; one if the job names its accumulation.
   std::vector<Variant> candidates;
-  bool by_seconds = false;  // Whether the accumulation was chosen by its predicted seconds.
-};
-
-// The seconds of a step that were predicted, and the share of them that is measured or interpolated.
-struct StepTime {
-  double seconds = 0;  // 0: not known.
-  double known = 0;
-
-  void Fill(Cost& cost) const { cost.seconds = seconds, cost.known = known; }
+  bool by_seconds = false;       // Whether the accumulation was chosen by its predicted seconds.
+  std::optional<StepTime> time;  // Once Drafter::TimeOf has predicted it. Goes when the programs change.
 };
 
 // Compiles a job, also with other settings. Not thread-safe. Borrows what it is created from.
@@ -111,8 +112,12 @@ class Drafter {
   // Makes a whole draft of a sketch of `job`.
   absl::StatusOr<Draft> Place(const Job& job, Draft sketch);
 
-  // Predicts a step of `draft`, which is one of `job`, for the machine. Derives the waits of the training program.
+  // Predicts a step of `draft`, which is one of `job`, for the machine, unless that was done before. Derives the waits
+  // of the training program.
   StepTime TimeOf(const Job& job, Draft& draft);
+  // Returns seconds of which TimeOf returns no less for `draft`, nor for one that Place makes of it. Takes a small part
+  // of the time.
+  double LeastSecondsOf(const Job& job, const Draft& draft);
 
   // Does what Compile does, and keeps only what the draft costs. An error is in Variant::status. Its cost has the
   // seconds of a step if the machine's speed is known.
@@ -127,6 +132,9 @@ class Drafter {
   // Returns the graph of training, and others if they were built before. InvalidArgument if the job has more ranks than
   // the machine has room for.
   absl::StatusOr<std::shared_ptr<JobGraphs>> GraphsOf(const Job& job);
+  // Predicts steps on the machine. REQUIRES: its speed is known.
+  Predictor& PredictorOf();
+  StepFacts FactsOf(const Job& job, const Draft& draft) const;
   // Returns the variant of a draft, with its seconds if the machine's speed is known.
   Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft);
   using CompilePart = absl::Status (*)(Draft& draft, const Ops& ops, const WorkLimits& limits);

@@ -11,6 +11,13 @@
 namespace shale {
 StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh, const proto::MachineProfile& machine,
                       int64_t hosts) {
+  StepFacts facts = FactsOfSeconds(job, mesh, machine, hosts);
+  facts.flops_per_token = ModelFlopsPerToken(job, graph);
+  facts.float8_flops_per_token = Float8FlopsPerToken(graph);
+  return facts;
+}
+
+StepFacts FactsOfSeconds(const Job& job, const Mesh& mesh, const proto::MachineProfile& machine, int64_t hosts) {
   const int64_t ranks = mesh.ranks();
   const bool on_cpu = job.runtime.device == DeviceType::kCpu;
   const int64_t devices = std::max<int64_t>(1, machine.devices_per_host());
@@ -22,9 +29,7 @@ StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh,
           .threads_per_rank = ThreadsPerRank(job.runtime, ranks, machine.threads()),
           .graphs = UsesGraphs(job),
           .narrow = job.precision.compute != ComputePrecision::kFloat32,
-          .tokens = static_cast<double>(job.batch.global_batch) * static_cast<double>(job.batch.sequence_length),
-          .flops_per_token = ModelFlopsPerToken(job, graph),
-          .float8_flops_per_token = Float8FlopsPerToken(graph)};
+          .tokens = static_cast<double>(job.batch.global_batch) * static_cast<double>(job.batch.sequence_length)};
 }
 
 int64_t CheckpointBytes(const Job& job, const JobPlan& plan) {

@@ -17,6 +17,8 @@ namespace shale {
 // `hosts` is 0, each host has as many ranks as the machine has devices; on CPUs, one host has all.
 StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh, const proto::MachineProfile& machine,
                       int64_t hosts = 0);
+// Does the same without what MFU counts, which takes long to count and changes no seconds.
+StepFacts FactsOfSeconds(const Job& job, const Mesh& mesh, const proto::MachineProfile& machine, int64_t hosts);
 
 // Does the same for a planned job.
 inline StepFacts StepFactsOf(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,

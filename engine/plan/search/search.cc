@@ -87,11 +87,9 @@ class Searcher {
       const bool faster = way.variant.cost.seconds < best.variant.cost.seconds * (1 - kLeastGain);
       return Better(way, best) && (!best.fits() || faster);
     };
-    const Way& sketch = ways_.Sketch(choices);
-    if (!is_better(sketch)) return false;
-    const Way& exact = ways_.Exact(sketch);
-    if (!is_better(exact)) return false;
-    best = exact;
+    const Way& way = ways_.Sketch(choices);
+    if (!is_better(way) || !is_better(ways_.Timed(way)) || !is_better(ways_.Exact(way))) return false;
+    best = way;
     return true;
   }
 
@@ -100,7 +98,7 @@ class Searcher {
   void BestStrategy(Way& best) {
     const Choices base = best.choices;
     for (const Settings& settings : ways_.SettingsOf(best, kStrategy)) {
-      Way way = ways_.Sketch(With(base, kStrategy, settings));
+      Way way = ways_.Timed(ways_.Sketch(With(base, kStrategy, settings)));
       if (!way.variant.status.ok()) continue;
       BestMicroBatchAndCheckpointing(way);
       Take(way.choices, best);
@@ -145,7 +143,7 @@ class Searcher {
         if (best.fits() && !tried.fits()) improved |= Take(WithMicroBatch(tried, /*larger=*/false), best);
         continue;
       }
-      if (!tried.fits()) continue;
+      if (!ways_.Timed(tried).fits()) continue;
       if (fastest > 0 && tried.variant.cost.seconds > fastest) break;
       fastest = tried.variant.cost.seconds;
     }
@@ -193,7 +191,7 @@ class Searcher {
     for (const Choices& base : {way.choices, WithMicroBatch(way, /*larger=*/true)}) {
       std::vector<Way> presets;
       for (const Settings& settings : ways_.SettingsOf(way, kCheckpointing)) {
-        const Way& tried = ways_.Sketch(With(base, kCheckpointing, settings));
+        const Way& tried = ways_.Timed(ways_.Sketch(With(base, kCheckpointing, settings)));
         if (tried.fits()) presets.push_back(tried);
         if (tried.fits() && settings.front().value == "NONE") break;
       }
@@ -306,7 +304,7 @@ class Searcher {
         choice.ruled_out.push_back(settings);
       } else if (const absl::StatusOr<const Job*> job = ways_.JobWithAll(way.variant.overrides);
                  job.ok() && !(**job == **own)) {
-        if (way.fits()) others.push_back(&way);
+        if (ways_.Timed(way).fits()) others.push_back(&way);
         if (!way.fits()) choice.too_large.push_back(settings);
       }
     }
@@ -340,7 +338,7 @@ class Searcher {
     };
     for (const auto& [bound, way] : all) {
       if (best != nullptr && CostOf(*best) <= bound) break;
-      if (is_better(*way) && is_better(ways_.Exact(*way))) best = way;
+      if (is_better(*way) && is_better(ways_.Timed(*way)) && is_better(ways_.Exact(*way))) best = way;
     }
     return best;
   }

@@ -72,8 +72,9 @@ absl::Status CheckSearchField(absl::string_view path);
 // each byte they save, in as many blocks as must be.
 //
 // A way is the job with some settings. Of each it first computes bounds: the least bytes that any plan of its program
-// needs, and the seconds of a step in which no buffers share bytes. It plans only ways that may be the best by these
-// bounds. All numbers of a result are those of plans.
+// needs, and the seconds for which its busiest stream works. Where these leave it open, it runs a step on paper in
+// which no buffers share bytes. It plans only ways that may be the best by all of this. All numbers of a result are
+// those of plans.
 //
 // Errors:
 //   FailedPrecondition The query has no seconds, and its machine no profile.

@@ -122,7 +122,8 @@ const Way& Ways::Sketch(const Choices& choices, bool timed) {
   const absl::StatusOr<std::vector<Override>> overrides = OverridesOf(choices);
   const std::string text = overrides.ok() ? SettingsText(*overrides, ";") : "";
   const auto found = overrides.ok() ? tried_.find(text) : tried_.end();
-  if (found != tried_.end() && (!timed || found->second.variant.cost.seconds > 0)) return found->second;
+  if (found != tried_.end() && (!timed || found->second.timed)) return found->second;
+  if (found != tried_.end() && found->second.fits()) return Timed(found->second);
   if (!overrides.ok() || ended()) return NotTried();
   Way& way = tried_[text];
   ++plans_;
@@ -141,6 +142,27 @@ const Way& Ways::Sketch(const Choices& choices, bool timed) {
     Place(*std::move(draft), way, timed);
     return way;
   }
+  if (timed || query_.seconds) {
+    Time(*draft, way);
+  } else {
+    TimeRoughly(*draft, way);
+  }
+  last_ = &way;
+  last_draft_ = *std::move(draft);
+  return way;
+}
+
+const Way& Ways::Timed(const Way& sketch) {
+  if (sketch.timed || !sketch.fits()) return sketch;
+  Way& way = tried_.at(SettingsText(sketch.variant.overrides, ";"));
+  if (last_ == &way) {
+    Time(*last_draft_, way);
+    return way;
+  }
+  const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
+  absl::StatusOr<Draft> draft = job.ok() ? drafter_.Sketch(**job) : job.status();
+  way.variant.status = draft.status();
+  if (!draft.ok()) return way;
   Time(*draft, way);
   last_ = &way;
   last_draft_ = *std::move(draft);
@@ -188,6 +210,7 @@ void Ways::Take(const Draft& draft, Way& way) {
 void Ways::Time(Draft& draft, Way& way) {
   const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
   SHALE_CHECK(job.ok()) << job.status();
+  way.timed = true;
   if (!query_.seconds) {
     drafter_.TimeOf(**job, draft).Fill(way.variant.cost);
     return;
@@ -199,6 +222,12 @@ void Ways::Time(Draft& draft, Way& way) {
   } else {
     error_ = seconds.status();
   }
+}
+
+void Ways::TimeRoughly(const Draft& draft, Way& way) {
+  const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
+  SHALE_CHECK(job.ok()) << job.status();
+  way.variant.cost.seconds = drafter_.LeastSecondsOf(**job, draft);
 }
 
 }  // namespace shale::internal

@@ -41,6 +41,8 @@ struct Way {
   // Whether bytes and seconds are those of a whole plan. Otherwise no plan of the way has less of either. The seconds
   // are 0 if it does not fit, unless they were asked for.
   bool exact = false;
+  // Whether the seconds are those of a step that ran on paper. Otherwise they are less.
+  bool timed = false;
 
   bool fits() const { return variant.status.ok() && variant.fits; }
   // Returns what ways are compared by: the smallest key is the best. Ways that fit come first, then the fastest, then
@@ -60,8 +62,10 @@ class Ways {
 
   // Returns the job as it is written, planned in full.
   const Way& Own();
-  // Returns a way that need not be exact. With `timed`, it has its seconds even if it does not fit.
+  // Returns a way that need not be exact. With `timed`, it has the seconds of a step on paper, even if it does not fit.
   const Way& Sketch(const Choices& choices, bool timed = false);
+  // Returns the same way with the seconds of a step on paper, if it fits.
+  const Way& Timed(const Way& way);
   // Returns the same way with its plan.
   const Way& Exact(const Way& way);
 
@@ -87,6 +91,8 @@ class Ways {
   void Take(const Draft& draft, Way& way);
   // Sets the seconds.
   void Time(Draft& draft, Way& way);
+  // Sets seconds that are no more than these. REQUIRES: the query has no function for them.
+  void TimeRoughly(const Draft& draft, Way& way);
   // Places a sketch of the way.
   void Place(Draft sketch, Way& way, bool timed = false);
 

@@ -57,6 +57,12 @@ class PaperRun {
 
   void Enqueue(const std::vector<InstructionTimes>& times, int64_t most_iterations) {
     std::vector<int32_t> latest(program_.instructions.size(), -1);
+    size_t count = 0;
+    for (const Loop& loop : program_.loops) {
+      count += static_cast<size_t>(std::min(loop.repeat, most_iterations) * (loop.end - loop.begin));
+    }
+    issues_.reserve(count);
+    planned_.reserve(count);
     int64_t launch = -1;
     size_t loop = 0;
     int64_t iteration = -1;

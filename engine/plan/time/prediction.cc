@@ -219,6 +219,24 @@ StepSeconds Predictor::SecondsOf(const StepProgram& program, const StepFacts& fa
   return {.seconds = times.seconds + OrNothing(profile_.between_steps_seconds()), .known = SharesOf(known, times)};
 }
 
+double Predictor::LeastSecondsOf(const StepProgram& program, const StepFacts& facts) {
+  constexpr double kRounding = 1e-5;  // More than the clock may round off, also where it takes iterations for equal.
+  const ProgramTimes known(program, WorksOf(facts));
+  std::array<double, kStreams> busy = {};
+  for (const Loop& loop : program.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
+      const Instruction& instruction = program.instructions[id];
+      const InstructionTimes& times = known.times()[id];
+      const bool has_first = IsIssued(instruction, loop, 0);
+      const auto later = static_cast<double>(TimesIssued(instruction, loop) - (has_first ? 1 : 0));
+      busy[static_cast<size_t>(instruction.stream)] +=
+          (has_first ? times.first.seconds : 0) + later * times.later.seconds;
+    }
+  }
+  const double least = *std::max_element(busy.begin(), busy.end()) * (1 - kRounding);
+  return least + OrNothing(profile_.between_steps_seconds());
+}
+
 Prediction Predictor::Predict(const StepProgram& program, const StepFacts& facts) {
   // The first limits are the classes of works.
   static_assert(static_cast<int>(Limit::kCopy) == static_cast<int>(WorkClass::kHost) + 2 && kWorkClasses == 5);

@@ -83,6 +83,9 @@ class Predictor {
   // Predict a step of `program`, which may be symbolic. Work with any profile; what it lacks is estimated.
   Prediction Predict(const StepProgram& program, const StepFacts& facts);
   StepSeconds SecondsOf(const StepProgram& program, const StepFacts& facts);
+  // Returns the seconds of the stream that is busy longest, if nothing else runs beside it. No step of the program
+  // takes less, whatever its waits are.
+  double LeastSecondsOf(const StepProgram& program, const StepFacts& facts);
 
  private:
   class Works;

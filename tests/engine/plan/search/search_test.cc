@@ -1,6 +1,7 @@
 #include "engine/plan/search/search.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -198,6 +199,31 @@ TEST_F(SearchTest, TheFrontIsThatOfAllThatWasTried) {
     EXPECT_EQ(found->front.size(), std::min<size_t>(front.size(), 12));
     for (const Variant& way : found->front) {
       EXPECT_THAT(front, Contains(std::make_pair(way.cost.seconds, way.cost.arena_bytes)));
+    }
+  }
+}
+
+// The search leaves out ways by their bounds alone.
+TEST_F(SearchTest, NoStepIsFasterThanItsBound) {
+  proto::MachineProfile profile;
+  profile.set_copy_bytes_per_second(1e9);
+  profile.set_peak_flops_f32(1e12);
+  Machine machine = machine_;
+  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+  Drafter drafter(job_, machine, limits_);
+  for (const char* accumulation : {"SHARDED", "NO_SYNC", "LAYERED"}) {
+    for (const char* preset : {"NONE", "SUBLAYERS", "BLOCK"}) {
+      const absl::StatusOr<Job> job =
+          drafter.With({{"sharding.accumulation", accumulation}, {"activation_checkpointing.preset", preset}});
+      ASSERT_TRUE(job.ok()) << job.status();
+      absl::StatusOr<Draft> draft = drafter.Sketch(*job);
+      ASSERT_TRUE(draft.ok()) << draft.status();
+      const double least = drafter.LeastSecondsOf(*job, *draft), sketched = drafter.TimeOf(*job, *draft).seconds;
+      draft = drafter.Place(*job, *std::move(draft));
+      ASSERT_TRUE(draft.ok()) << draft.status();
+      const double planned = drafter.TimeOf(*job, *draft).seconds;
+      EXPECT_LE(least, std::min(sketched, planned)) << accumulation << " " << preset;
+      EXPECT_GT(least, 0.1 * planned) << accumulation << " " << preset;
     }
   }
 }
