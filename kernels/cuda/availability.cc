@@ -15,8 +15,8 @@ absl::Status CheckAvailableOn(const ComputeCapability& gpu, const Op& op) {
   return absl::UnimplementedError(
       absl::StrCat("MatMul: a is ", matmul->a.ToString(), " and b is ", matmul->b.ToString(),
                    ", and this GPU has compute capability ", gpu.major, ".", gpu.minor,
-                   "; GPUs multiply fp8 matrices from 8.9 on (Ada, Hopper and newer): multiply bf16 or "
-                   "f16 matrices, or choose a newer GPU"));
+                   "; GPUs multiply fp8 matrices from 8.9 on (Ada, Hopper and newer): choose a newer GPU, "
+                   "or precision.matmuls AS_COMPUTED, which multiplies bf16 or f16 matrices"));
 }
 
 }  // namespace shale::cuda

@@ -168,6 +168,14 @@ class PlanTest(unittest.TestCase):
         self.refused(r"compute capability 8\.0; GPUs multiply fp8 matrices from 8\.9 on", "--machine=a100x8",
                      f"--job={_JOBS}/llama3_8b.textproto", "--set=precision={compute: BF16 matmuls: FP8}")
 
+    def test_says_that_a_machine_may_not_multiply_in_fp8(self):
+        settings = ("--set=precision.compute=BF16", "--set=precision.matmuls=FP8")
+        text = self.plan("quickstart", "--machine=a100x8", *settings)
+        self.assertIn("the profile of a100x8 has no peak_flops_fp8", text)
+        self.assertIn("below 8.9 refuse the job", text)
+        self.assertNotIn("peak_flops_fp8", self.plan("quickstart", "--machine=h100x8", *settings))
+        self.assertNotIn("peak_flops_fp8", self.plan("quickstart", "--machine=a100x8"))
+
     def test_the_script_of_the_page_on_scale(self):
         result = subprocess.run([os.path.abspath("tools/bench/scale.py"), f"--plan={_PLAN}", "--first=1"],
                                 capture_output=True, text=True, timeout=120, check=False)

@@ -160,9 +160,11 @@ double Rates::EstimatedSeconds(const Work& work) const {
   }
   // The peaks of a CPU are those of its host, which the ranks on it divide.
   const double divided = on_cpu ? 1.0 / static_cast<double>(ranks_on_host_) : 1.0;
-  const bool narrow = absl::StrContains(work.kind, "bf16") || absl::StrContains(work.kind, "f16");
+  const bool is_float8 = MultipliesFloat8(work.kind);
+  // What multiplies fp8 matrices, with whatever result, is no slower than in bf16 if its own peak is not known.
+  const bool narrow = is_float8 || absl::StrContains(work.kind, "f16");
   double peak = PositiveOr(narrow ? profile_.peak_flops_bf16() : profile_.peak_flops_f32(), kSomeFlops);
-  if (MultipliesFloat8(work.kind)) peak = PositiveOr(profile_.peak_flops_fp8(), peak);
+  if (is_float8) peak = PositiveOr(profile_.peak_flops_fp8(), peak);
   const double copies = PositiveOr(profile_.copy_bytes_per_second(), kSomeBytes);
   const double flops_per_second =
       PositiveOr(rate == nullptr ? 0 : rate->flops_per_second(), kShareOfPeakFlops * peak) * divided;

@@ -5,9 +5,12 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/host/host_matmuls.h"
 #include "tests/kernels/cuda/run_on_zeros.h"
@@ -83,6 +86,33 @@ TEST_F(CudaOpsTest, AttentionGoesToTheLibraryIfThatTakesIt) {
     EXPECT_TRUE(RunOnZeros(*takes, op).ok());
     EXPECT_EQ(started, forward != nullptr ? 1 : 0);
   }
+}
+
+// GPUs without tensor cores for fp8 can quantize, but not multiply. A GPU that is not known is taken for a new one.
+TEST_F(CudaOpsTest, MatMulsOfFloat8AreRefusedByOlderGpus) {
+  const auto check = [](int major, int minor, const Op& op) {
+    return CreateCudaOps({.matmuls = *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()),
+                          .gpu = {.major = major, .minor = minor}})
+        ->CheckAvailable(op);
+  };
+  int float8 = 0;
+  for (const Op& op : ValidOps()) {
+    const auto* matmul = op.As<MatMul>();
+    const bool multiplies = matmul != nullptr && matmul->is_float8();
+    float8 += multiplies;
+    for (const auto& [major, minor] : {std::pair(0, 0), {8, 9}, {9, 0}, {10, 0}, {12, 0}}) {
+      EXPECT_TRUE(check(major, minor, op).ok()) << check(major, minor, op);
+    }
+    for (const auto& [major, minor] : {std::pair(8, 0), {8, 6}}) {
+      const absl::Status status = check(major, minor, op);
+      EXPECT_EQ(status.code(), multiplies ? absl::StatusCode::kUnimplemented : absl::StatusCode::kOk) << status;
+      EXPECT_EQ(absl::StrContains(status.message(), absl::StrCat("this GPU has compute capability 8.", minor)),
+                multiplies)
+          << status;
+      EXPECT_EQ(absl::StrContains(status.message(), "precision.matmuls AS_COMPUTED"), multiplies) << status;
+    }
+  }
+  EXPECT_GT(float8, 0);
 }
 
 TEST_F(CudaOpsTest, AStreamOfAnotherDeviceAndOpsOfAnotherDeviceAreRefused) {

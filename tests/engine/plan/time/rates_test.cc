@@ -145,6 +145,17 @@ TEST(Rates, MatMulsInFp8DoNotTakeTheRateOfBf16OnAGpu) {
   EXPECT_NEAR(on_cpu.seconds, 1e-3, 1e-6);
 }
 
+// The gradient of a weight is fp32, but its operands are not.
+TEST(Rates, WithoutAPeakOfFp8ThatOfBf16CountsWhateverTheResult) {
+  const proto::MachineProfile profile = GpuProfile();
+  Work matmul = MatMulOf(4096, 4096, 4096);
+  const double in_bf16 = Rates(profile, 1).Of(matmul).seconds;
+  for (const char* kind : {"MatMul f8e5m2 f8e4m3 bf16 transpose_b", "MatMul f8e5m2 f8e4m3 f32 transpose_b"}) {
+    matmul.kind = kind;
+    EXPECT_EQ(Rates(profile, 1).Of(matmul).seconds, in_bf16) << kind;
+  }
+}
+
 TEST(Rates, AMatrixThatIsQuantizedInTwoFormsIsAnotherWork) {
   const auto kind = [](bool out, bool transposed) {
     QuantizeFloat8 op{.x_RC = Tensor::Contiguous(DType::kBFloat16, {32, 64}),
