@@ -173,20 +173,22 @@ absl::Status CheckRanksCanBeFound(const Job& job) {
 }  // namespace
 
 std::string FitText(const Fit& fit) {
-  const auto exact = [](const Cost& cost) {
-    const std::string seconds = cost.seconds > 0 ? absl::StrCat(" and takes ", FormatSeconds(cost.seconds), " a step",
-                                                                cost.covered() ? "" : ", estimated")
-                                                 : "";
-    return absl::StrCat(" needs ", CostText(cost), " (", WithCommas(cost.arena_bytes), " bytes)", seconds);
+  const auto bytes = [](const Cost& cost) {
+    return absl::StrCat(" needs ", CostText(cost), " (", WithCommas(cost.arena_bytes), " bytes)");
   };
-  const std::string text =
-      absl::StrCat(fit.best.overrides.front().text(), " fits: ", ToString(fit.best.accumulation), exact(fit.best.cost),
-                   " per rank, budget ", FormatBytes(fit.budget.bytes),
-                   fit.budget.origin.empty() ? "" : absl::StrCat(" (", fit.budget.origin, ")"), "; ");
+  const auto seconds = [](const Cost& cost) {
+    if (cost.seconds <= 0) return std::string();
+    return absl::StrCat(" and takes ", FormatSeconds(cost.seconds), " a step", cost.covered() ? "" : ", estimated");
+  };
+  const Cost& cost = fit.best.cost;
+  const std::string text = absl::StrCat(fit.best.overrides.front().text(), " fits: ", ToString(fit.best.accumulation),
+                                        bytes(cost), " per rank, budget ", FormatBytes(fit.budget.bytes),
+                                        fit.budget.origin.empty() ? "" : absl::StrCat(" (", fit.budget.origin, ")"),
+                                        cost.seconds > 0 ? "," : "", seconds(cost), "; ");
   if (!fit.next) return absl::StrCat(text, fit.last);
   const std::string& next = fit.next->overrides.front().value;
   const absl::Status& status = fit.next->status;
-  if (status.ok()) return absl::StrCat(text, next, exact(fit.next->cost));
+  if (status.ok()) return absl::StrCat(text, next, bytes(fit.next->cost), seconds(fit.next->cost));
   return absl::StrCat(text, next, " is not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
 }
 

@@ -208,6 +208,10 @@ TEST(Fit, SaysWhetherItsSecondsAreEstimated) {
     ASSERT_TRUE(fit.ok()) << fit.status();
     EXPECT_TRUE(absl::StrContains(FitText(*fit), absl::StrCat(FormatSeconds(fit->best.cost.seconds), " a step")));
     EXPECT_EQ(absl::StrContains(FitText(*fit), " a step, estimated"), !measured) << FitText(*fit);
+    // The seconds once stood between the bytes and "per rank".
+    EXPECT_TRUE(absl::StrContains(
+        FitText(*fit), absl::StrCat(" bytes) per rank, budget ", FormatBytes(fit->budget.bytes), ", and takes ")))
+        << FitText(*fit);
   }
 }
 
