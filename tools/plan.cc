@@ -285,6 +285,18 @@ absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::uniq
   return machine;
 }
 
+// Loads the job. Refuses one that --set gives another device than the machine that was named: the profile knows no
+// seconds of its ops.
+absl::StatusOr<Job> LoadJobForMachine(const Flags& flags, std::vector<JobError>& errors) {
+  absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides(), ModelFrom::kJob, &errors);
+  if (!job.ok() || flags.machine.empty()) return job;
+  const absl::string_view device = job->runtime.device == DeviceType::kCpu ? "CPU" : "CUDA";
+  if (device == flags.profile->device()) return job;
+  return absl::InvalidArgumentError(absl::StrCat("--machine=", flags.machine, " has device ", flags.profile->device(),
+                                                 ", and --set gives the job runtime.device ", device,
+                                                 "; leave one of them out"));
+}
+
 int Run(Flags flags) {
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Fail(status, kExitUsage);
   if (!flags.machine.empty()) {
@@ -294,7 +306,7 @@ int Run(Flags flags) {
   }
   const WorkLimits limits = flags.Limits();
   std::vector<JobError> errors;
-  absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides(), ModelFrom::kJob, &errors);
+  absl::StatusOr<Job> job = LoadJobForMachine(flags, errors);
   if (!job.ok()) return Refuse(flags, job.status(), std::move(errors));
   const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
   if (!data.ok()) return Refuse(flags, data.status());

@@ -126,6 +126,9 @@ class PlanTest(unittest.TestCase):
         self.assertAlmostEqual(again["seconds"]["step"], found["best"]["seconds"], delta=1e-9)
         self.assertEqual(again["memory"]["arena_bytes"], found["best"]["arena_bytes"])
         self.assertLess(found["best"]["seconds"], found["own"]["seconds"])
+        # Its seconds were once those of the CPU's ops at the rates of the GPU.
+        self.refused("--machine=h100x8 has device CUDA, and --set gives the job runtime.device CPU", job,
+                     "--machine=h100x8", "--set=runtime.device=CPU")
         self.refused(r"--search: found \"optimizer\.rule\"; allowed: sharding\.strategy", job, "--machine=h100x8",
                      "--search=optimizer.rule")
         # The plan, and why the job does not fit, are printed all the same. They were once lost, and with them the JSON.
