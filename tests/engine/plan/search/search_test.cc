@@ -147,7 +147,7 @@ TEST_F(SearchTest, WhatItSaysIsThatOfThePlanWithAnyAccumulation) {
   job_.sharding.ranks = 2;
   job_.batch = {.global_batch = 4, .micro_batch = 2, .sequence_length = 32};
   job_.memory.budget_bytes = int64_t{1} << 40;
-  std::get<DecoderConfig>(job_.model).adapter = AdapterConfig{.rank = 5};
+  std::get<DecoderConfig>(job_.model).adapter = AdapterConfig{.rank = 5, .targets = {"*"}};
   for (int64_t layers = 1; layers <= 5; ++layers) {
     std::get<DecoderConfig>(job_.model).layers = layers;
     for (const Storage frozen : {Storage::kAsUsed, Storage::kNf4}) {
