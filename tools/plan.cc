@@ -300,6 +300,18 @@ absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::uniq
   return machine;
 }
 
+// Loads the job. Refuses one that --set gives another device than the machine that was named: the profile knows no
+// seconds of its ops.
+absl::StatusOr<Job> LoadJobForMachine(const Flags& flags, std::vector<JobError>& errors) {
+  absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides(), ModelFrom::kJob, &errors);
+  if (!job.ok() || flags.machine.empty()) return job;
+  const absl::string_view device = job->runtime.device == DeviceType::kCpu ? "CPU" : "CUDA";
+  if (device == flags.profile->device()) return job;
+  return absl::InvalidArgumentError(absl::StrCat("--machine=", flags.machine, " has device ", flags.profile->device(),
+                                                 ", and --set gives the job runtime.device ", device,
+                                                 "; leave one of them out"));
+}
+
 int Run(Flags flags) {
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Fail(status, kExitUsage);
   if (!flags.machine.empty()) {
@@ -309,7 +321,7 @@ int Run(Flags flags) {
   }
   const WorkLimits limits = flags.Limits();
   std::vector<JobError> errors;
-  absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides(), ModelFrom::kJob, &errors);
+  absl::StatusOr<Job> job = LoadJobForMachine(flags, errors);
   if (!job.ok()) return Refuse(flags, job.status(), std::move(errors));
   const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
   if (!data.ok()) return Refuse(flags, data.status());
@@ -333,28 +345,30 @@ int Run(Flags flags) {
   absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, *machine, remark, refusal);
   if (!resolved.ok()) return Refuse(flags, resolved.status());
   Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
-  for (const std::string& file_remark : FileRemarks(admission.resolved->job)) {
-    absl::StrAppend(&remark, file_remark, ".\n");
-  }
+  for (const std::string& line : FileRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
   remark += profile_remark;
   const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
-  std::optional<SearchResult> search;
+  absl::StatusOr<SearchResult> search = absl::NotFoundError("");  // As it stays without --search.
   if (!flags.search.empty()) {
     ApplyDataFacts(*data, *job);
-    absl::StatusOr<SearchResult> found = Search(flags, *job, *data, *machine, limits);
-    if (!found.ok()) {
-      std::fputs(profile_remark.c_str(), stderr);
-      return Fail(found.status(), absl::IsDeadlineExceeded(found.status()) ? kExitFailed : kExitUsage);
-    }
-    search = *std::move(found);
+    search = Search(flags, *job, *data, *machine, limits);
   }
-  const PlanSeconds seconds{.step = step ? &*step : nullptr, .search = search ? &*search : nullptr};
+  // If no setting fits, the plan of the job is printed all the same.
+  const bool none_fits = absl::IsResourceExhausted(search.status());
+  if (none_fits) admission.remarks.emplace_back(search.status().message());
+  if (!flags.search.empty() && !search.ok() && !none_fits) {
+    std::fputs(profile_remark.c_str(), stderr);
+    return Fail(search.status(), absl::IsDeadlineExceeded(search.status()) ? kExitFailed : kExitUsage);
+  }
+  const PlanSeconds seconds{.step = step ? &*step : nullptr, .search = search.ok() ? &*search : nullptr};
   if (!remark.empty()) admission.remarks.push_back(remark);
   absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);
   if (status.ok()) status = WriteForPrograms(flags, admission, seconds);
   if (status.ok()) status = WriteFiles(flags, *admission.resolved, seconds, *machine, limits);
   if (!status.ok()) return Fail(status, kExitFailed);
-  return refusal ? Fail(absl::ResourceExhaustedError(admission.text), kExitUsage) : kExitOk;
+  if (none_fits) Fail(search.status(), kExitUsage);
+  if (refusal) Fail(absl::ResourceExhaustedError(admission.text), kExitUsage);
+  return none_fits || refusal ? kExitUsage : kExitOk;
 }
 
 }  // namespace

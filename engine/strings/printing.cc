@@ -104,6 +104,7 @@ std::string LossText(double loss) {
 }
 
 std::string FormatSeconds(double seconds) {
+  if (seconds >= 1e15) return absl::StrFormat("%.3g s", seconds);
   if (seconds >= 100) return absl::StrCat(WithCommas(std::llround(seconds)), " s");
   if (seconds >= 1) return absl::StrFormat("%.3g s", seconds);
   if (seconds >= 1e-3) return absl::StrFormat("%.3g ms", 1e3 * seconds);

@@ -127,10 +127,18 @@ class PlanTest(unittest.TestCase):
         self.assertAlmostEqual(again["seconds"]["step"], found["best"]["seconds"], delta=1e-9)
         self.assertEqual(again["memory"]["arena_bytes"], found["best"]["arena_bytes"])
         self.assertLess(found["best"]["seconds"], found["own"]["seconds"])
+        # Its seconds were once those of the CPU's ops at the rates of the GPU.
+        self.refused("--machine=h100x8 has device CUDA, and --set gives the job runtime.device CPU", job,
+                     "--machine=h100x8", "--set=runtime.device=CPU")
         self.refused(r"--search: found \"optimizer\.rule\"; allowed: sharding\.strategy", job, "--machine=h100x8",
                      "--search=optimizer.rule")
-        self.refused("--search: no setting fits; nearest is ", job, "--machine=h100x8", fields,
-                     "--set=memory.budget_bytes=1000000")
+        # The plan, and why the job does not fit, are printed all the same. They were once lost, and with them the JSON.
+        too_small = [job, "--machine=h100x8", fields, "--set=memory.budget_bytes=1000000"]
+        self.refused("--search: no setting fits; nearest is (?s:.*)plan: needs ", *too_small)
+        self.assertIn("Plan of quickstart", self.call(*too_small).stdout)
+        written = json.loads(self.call(*too_small, "--json").stdout)
+        self.assertEqual(written["verdict"], "DOES_NOT_FIT")
+        self.assertIn("--search: no setting fits; nearest is ", "".join(written["remarks"]))
 
     def test_prints_the_program(self):
         text = self.plan("quickstart", "--dump_program")

@@ -141,19 +141,21 @@ Tensor AttentionSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockCon
                          const Tensor& x) {
   const int64_t H = c.heads, G = c.kv_heads, D = c.head_width, B = b.options().micro_batch;
   const Tensor qkv = Linear(b, x, p.qkv.weight, p.qkv.bias, "attention.qkv", p.qkv.adapters);
-  const Tensor v = qkv.Slice(1, (H + G) * D, G * D).SplitLast(G, D).SplitFirst(B);
-  Tensor qk = qkv.Slice(1, 0, (H + G) * D);
+  // Returns `count` heads of [T, heads * D] from `first` on, as [T, count, D]. After an error of an earlier layer the
+  // tensors may have other sizes, so views are those that the builder checks.
+  const auto heads = [&](const Tensor& x, int64_t first, int64_t count) {
+    return SplitLast(b, Slice(b, x, 1, first * D, count * D), count);
+  };
+  const Tensor v = SplitFirst(b, heads(qkv, H + G, G), B);
+  Tensor qk = Slice(b, qkv, 1, 0, (H + G) * D);
   if (block.qk_norm) {
     const Tensor normed = b.NewActivation("attention.qk_normed", x.dtype, {x.dim(0), (H + G) * D}, /*cheap=*/true);
-    HeadNorm(b, qk.Slice(1, 0, H * D).SplitLast(H, D), *p.q_norm, normed.Slice(1, 0, H * D).SplitLast(H, D),
-             "attention.q_norm");
-    HeadNorm(b, qk.Slice(1, H * D, G * D).SplitLast(G, D), *p.k_norm, normed.Slice(1, H * D, G * D).SplitLast(G, D),
-             "attention.k_norm");
+    HeadNorm(b, heads(qk, 0, H), *p.q_norm, heads(normed, 0, H), "attention.q_norm");
+    HeadNorm(b, heads(qk, H, G), *p.k_norm, heads(normed, H, G), "attention.k_norm");
     qk = normed;
   }
-  if (block.rope) ApplyRope(b, qk.SplitLast(H + G, D).SplitFirst(B), block.rope->theta, ScalingOf(*block.rope));
-  const Tensor q = qk.Slice(1, 0, H * D).SplitLast(H, D).SplitFirst(B);
-  const Tensor k = qk.Slice(1, H * D, G * D).SplitLast(G, D).SplitFirst(B);
+  if (block.rope) ApplyRope(b, SplitFirst(b, heads(qk, 0, H + G), B), block.rope->theta, ScalingOf(*block.rope));
+  const Tensor q = SplitFirst(b, heads(qk, 0, H), B), k = SplitFirst(b, heads(qk, H, G), B);
   const AttentionScores scores = {.scale = block.attention_scale, .cap = block.attention_cap};
   const Tensor projected = Linear(b, Attention(b, q, k, v, block.attention_window, scores), p.output.weight,
                                   p.output.bias, "attention.projected", p.output.adapters);

@@ -187,9 +187,10 @@ void CheckKindRules(const proto::ModelSpec& model, const DecoderConfig& config, 
                    "low_freq_factor must be below high_freq_factor; Llama 3 has 1 and 4");
   }
   if (config.parallel_norms && !config.parallel_block) {
-    errors.AddRule({"model.decoder.parallel_norms", "model.decoder.parallel_block", "model.decoder.family"},
-                   "needs parallel_block, because other blocks already have two norms; set parallel_block too, or "
-                   "leave it out");
+    errors.AddRuleAboutFirst(
+        {"model.decoder.parallel_norms", "model.decoder.parallel_block", "model.decoder.family"},
+        "needs parallel_block, because other blocks already have two norms; set parallel_block too, or "
+        "leave it out");
   }
   if (sequence_length > config.max_positions) {
     errors.AddRule({"model.decoder.max_positions", "batch.sequence_length"},

@@ -69,6 +69,11 @@ void SpecErrors::AddRule(const std::vector<std::string>& paths, absl::string_vie
   if (rules_.emplace(place, std::string(message)).second) Report(Find(place), place, message);
 }
 
+void SpecErrors::AddRuleAboutFirst(const std::vector<std::string>& paths, absl::string_view message) {
+  const std::string it = PlaceOfRule(paths) == paths.front() ? "" : absl::StrCat(paths.front(), ": ");
+  AddRule(paths, absl::StrCat(it, message));
+}
+
 std::string SpecErrors::PlaceOfRule(const std::vector<std::string>& paths) const {
   for (const bool overridden : {true, false}) {
     for (const std::string& path : paths) {

@@ -44,6 +44,9 @@ class SpecErrors {
   // they may break other rules, too, and a job is told all of them at once. Does nothing if one of the fields is
   // already faulty, because its intended value is unknown, or if the same was reported at that place before.
   void AddRule(const std::vector<std::string>& paths, absl::string_view message);
+  // Does the same for a message in which "it" is the first of the fields. Names that field before the message if the
+  // error appears at another one.
+  void AddRuleAboutFirst(const std::vector<std::string>& paths, absl::string_view message);
   // Returns the first of the fields that an override gives, because the override is the likely cause; else the first
   // that the spec gives; else the first.
   std::string PlaceOfRule(const std::vector<std::string>& paths) const;

@@ -208,9 +208,7 @@ void CheckConditions(const proto::Job& spec, const proto::Job& resolved, SpecErr
       has_effect = false;
       std::vector<std::string> paths = {given_path, condition.field()};
       if (!condition.also().empty()) paths.push_back(condition.also());
-      // An override of the other field is the likely cause, and "it" is this field.
-      const std::string it = errors->PlaceOfRule(paths) == given_path ? "" : absl::StrCat(given_path, ": ");
-      errors->AddRule(paths, absl::StrCat(it, Refusal(condition, resolved)));
+      errors->AddRuleAboutFirst(paths, Refusal(condition, resolved));
     }
     // What is left out in the end breaks no other rule.
     if (!has_effect) errors->MarkFaulty(given_path);

@@ -202,10 +202,10 @@ void CheckMoments(const proto::OptimizerSpec& spec, const OptimizerConfig& optim
   for (const OptimizerEntry& entry : Optimizers()) {
     if (entry.Reads("moments")) readers.push_back(absl::StrCat(entry.name));
   }
-  errors.AddRule({"optimizer.moments", "optimizer.rule"},
-                 absl::StrCat("rule ", EntryOf(optimizer.kind).name, " does not read it",
-                              optimizer.groups.empty() ? "" : ", nor does that of a group", "; choose ",
-                              absl::StrJoin(readers, " or "), ", or leave it out"));
+  errors.AddRuleAboutFirst({"optimizer.moments", "optimizer.rule"},
+                           absl::StrCat("rule ", EntryOf(optimizer.kind).name, " does not read it",
+                                        optimizer.groups.empty() ? "" : ", nor does that of a group", "; choose ",
+                                        absl::StrJoin(readers, " or "), ", or leave it out"));
 }
 
 void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
@@ -288,7 +288,7 @@ void CheckClippingOfGroups(const OptimizerConfig& optimizer, SpecErrors& errors)
   if (!in_backward && optimizer.clipping == Clipping::kGlobal) return;
   for (size_t i = 0; i < optimizer.groups.size(); ++i) {
     if (!optimizer.groups[i].max_gradient_norm) continue;
-    errors.AddRule(
+    errors.AddRuleAboutFirst(
         {absl::StrCat("optimizer.groups[", i, "].max_gradient_norm"), absl::StrCat("optimizer.groups[", i, "]"),
          in_backward ? "optimizer.update" : "optimizer.clipping"},
         absl::StrCat("the norm of a group is known after backward, and ",
@@ -312,7 +312,7 @@ void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) 
                                          {"momentum", group.momentum.has_value()},
                                          {"nesterov", group.nesterov.has_value()}}) {
       if (!is_given || entry.Reads(name)) continue;
-      errors.AddRule(
+      errors.AddRuleAboutFirst(
           {absl::StrCat(path, ".", name), absl::StrCat(path, ".rule"), "optimizer.rule"},
           absl::StrCat("rule ", entry.name, " does not read it; leave it out, or give the group another rule"));
     }
@@ -428,18 +428,20 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
         "nccl_windows has no effect with one rank, which has no collectives; leave it out, or run more ranks");
   } else if (runtime.nccl_windows && !runtime.nccl_shares_gpus && runtime.collectives != CollectivesKind::kNccl &&
              (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
-    errors.AddRule(
+    errors.AddRuleAboutFirst(
         {"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},
         "collectives are IN_PROCESS here and have no windows; leave it out, or run one rank on each GPU with "
         "collectives NCCL");
   }
   if (!runtime.deterministic_attention && !runtime.cudnn_attention) {
-    errors.AddRule({"runtime.deterministic_attention", "runtime.cudnn_attention"},
-                   "the engine's own kernels are always deterministic; leave it out, or let cuDNN compute attention");
+    errors.AddRuleAboutFirst(
+        {"runtime.deterministic_attention", "runtime.cudnn_attention"},
+        "the engine's own kernels are always deterministic; leave it out, or let cuDNN compute attention");
   }
   if (given.has_attention_workspace_bytes() && !runtime.cudnn_attention) {
-    errors.AddRule({"runtime.attention_workspace_bytes", "runtime.cudnn_attention"},
-                   "the engine's own kernels need no workspace; leave it out, or let cuDNN compute attention");
+    errors.AddRuleAboutFirst(
+        {"runtime.attention_workspace_bytes", "runtime.cudnn_attention"},
+        "the engine's own kernels need no workspace; leave it out, or let cuDNN compute attention");
   }
   const bool graphs = runtime.graphs.value_or(false);
   if (graphs && job.sharding.ranks > 1) {

@@ -305,11 +305,12 @@ absl::StatusOr<Draft> Drafter::CompileWhole(const Job& job) {
 }
 
 absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
+  // The accumulation that is best by its least bytes need not be best by those of its plan.
+  if (job.sharding.accumulation == Accumulation::kAuto) return CompileWhole(job);
   SHALE_RETURN_IF_ERROR(BuildOtherGraphs(job, limits_, *sketch.graphs));
   SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
-  // Another accumulation, or weights that are packed again, may fit where this does not.
-  const bool has_others = job.sharding.accumulation == Accumulation::kAuto || PacksOnce(sketch.train.step.program);
-  if (!sketch.fits && has_others) return CompileWhole(job);
+  // Weights that are packed again may fit where those that are packed once do not.
+  if (!sketch.fits && PacksOnce(sketch.train.step.program)) return CompileWhole(job);
   return sketch;
 }
 

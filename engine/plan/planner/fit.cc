@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -38,6 +40,7 @@ class Search {
         limits_(limits),
         drafter_(job, machine, limits, job_with) {
     range_.start = std::clamp(range_.start, std::min(range_.best, range_.worst), std::max(range_.best, range_.worst));
+    sequences_ = range_.best;
   }
 
   // What was found after a limit was reached is not the best value, so nothing is returned then.
@@ -51,11 +54,12 @@ class Search {
   absl::StatusOr<Fit> Find() {
     const absl::Status& own = Try(ranks() ? job_.sharding.ranks : range_.start).status;
     if (absl::IsInvalidArgument(own)) return own;
+    TakeMultiples();
     SHALE_ASSIGN_OR_RETURN(int64_t value, FindAnywhere());
     if (option_.path == "batch.micro_batch" && effort_ == FitEffort::kThorough) value = LargerWithOtherSteps(value);
     Fit fit{.value = value, .best = Try(value), .budget = budget_};
     if (value != range_.best) {
-      fit.next = Try(range_.best < range_.worst ? value - 1 : value + 1);
+      fit.next = Try(range_.best < range_.worst ? value - 1 : value + multiple_);
     } else {
       fit.last = std::string(range_.last);
     }
@@ -64,12 +68,30 @@ class Search {
 
   bool ranks() const { return option_.path == kRanks; }
 
+  // Searches only among the multiples of a number, if the job rules out all others: matmuls in fp8 sum over the tokens
+  // of a micro-batch where weights train.
+  void TakeMultiples() {
+    if (ranks() || job_.precision.matmuls != MatMulPrecision::kFloat8) return;
+    const BatchConfig& batch = job_.batch;
+    const int64_t other = option_.path == "batch.micro_batch" ? batch.sequence_length : batch.micro_batch;
+    const int64_t multiple = kFloat8Multiple / std::gcd(other, kFloat8Multiple);
+    const auto down = [multiple](int64_t value) { return value / multiple * multiple; };
+    if (multiple == 1 || down(range_.best) == 0 || !absl::IsInvalidArgument(Try(multiple - 1).status)) return;
+    multiple_ = multiple;
+    range_.best = down(range_.best);
+    range_.worst = CeilDivide(range_.worst, multiple) * multiple;
+    range_.start = std::max(down(range_.start), range_.worst);
+    range_.hint = down(range_.hint);
+  }
+
   std::vector<Override> SettingOf(int64_t value) const { return {{std::string(option_.path), absl::StrCat(value)}}; }
 
   // Returns `value` doubled or halved towards `limit`, but not beyond `limit`.
-  static int64_t Leap(int64_t value, int64_t limit) {
-    return limit > value ? std::min(2 * value, limit) : std::max(value / 2, limit);
+  int64_t Leap(int64_t value, int64_t limit) const {
+    return limit > value ? std::min(2 * value, limit) : std::max(Half(value), limit);
   }
+  // Returns half of a difference or value, rounded towards 0 to a multiple.
+  int64_t Half(int64_t value) const { return value / 2 / multiple_ * multiple_; }
 
   bool Fits(int64_t value) { return Try(value).fits; }
 
@@ -99,8 +121,8 @@ class Search {
   // Returns the best value that fits, between `good`, which fits, and `bad`, which does not. A thorough search also
   // tries a few values beyond the first one that does not fit, up to `limit`.
   int64_t Bisect(int64_t good, int64_t bad, int64_t limit) {
-    while (std::abs(good - bad) > 1) {
-      const int64_t middle = good + (bad - good) / 2;
+    while (std::abs(good - bad) > multiple_) {
+      const int64_t middle = good + Half(bad - good);
       (Fits(middle) ? good : bad) = middle;
     }
     if (effort_ == FitEffort::kQuick) return good;
@@ -121,12 +143,13 @@ class Search {
     const Accumulation accumulation = job_.sharding.accumulation;
     if (accumulation != Accumulation::kLayered && accumulation != Accumulation::kAuto) return micro_batch;
     for (int64_t k = 1; k <= kMostSteps; ++k) {
-      const int64_t smallest = CeilDivide(range_.best, k);
+      const int64_t smallest = CeilDivide(CeilDivide(sequences_, k), multiple_) * multiple_;
       if (smallest <= micro_batch) return micro_batch;
-      if (!Fits(smallest)) continue;
-      const int64_t steps =
-          CeilDivide(range_.best, smallest);  // May be less than k: no micro-batch makes some values of K.
-      const int64_t largest = steps == 1 ? range_.best : (range_.best - 1) / (steps - 1);
+      if (smallest > range_.best || !Fits(smallest)) continue;
+      // May be less than k: no micro-batch makes some values of K.
+      const int64_t steps = CeilDivide(sequences_, smallest);
+      const int64_t same = steps == 1 ? range_.best : (sequences_ - 1) / (steps - 1);
+      const int64_t largest = same / multiple_ * multiple_;
       return Fits(largest) ? largest : Bisect(smallest, largest, largest);
     }
     return micro_batch;
@@ -134,16 +157,18 @@ class Search {
 
   absl::Status NothingFits() {
     const Variant& tried = Try(range_.worst);
-    const std::string needs =
-        tried.status.ok() ? MissingText(tried.cost, budget_) : std::string(tried.status.message());
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no ", option_.path, " fits: ", range_.worst, ranks() ? ", the most, " : " ", needs));
+    const std::string why = tried.status.ok()
+                                ? absl::StrCat(ranks() ? ", the most, " : " ", MissingText(tried.cost, budget_))
+                                : absl::StrCat(" is not possible: ", tried.status.message());
+    return absl::ResourceExhaustedError(absl::StrCat("no ", option_.path, " fits: ", range_.worst, why));
   }
 
   const Option& option_;
   const Job& job_;
   const Budget& budget_;
   FitRange range_;
+  int64_t sequences_ = 1;  // The largest micro-batch.
+  int64_t multiple_ = 1;   // The values that are tried are multiples of it.
   const FitEffort effort_;
   const WorkLimits& limits_;
   Drafter drafter_;
@@ -173,20 +198,22 @@ absl::Status CheckRanksCanBeFound(const Job& job) {
 }  // namespace
 
 std::string FitText(const Fit& fit) {
-  const auto exact = [](const Cost& cost) {
-    const std::string seconds = cost.seconds > 0 ? absl::StrCat(" and takes ", FormatSeconds(cost.seconds), " a step",
-                                                                cost.covered() ? "" : ", estimated")
-                                                 : "";
-    return absl::StrCat(" needs ", CostText(cost), " (", WithCommas(cost.arena_bytes), " bytes)", seconds);
+  const auto bytes = [](const Cost& cost) {
+    return absl::StrCat(" needs ", CostText(cost), " (", WithCommas(cost.arena_bytes), " bytes)");
   };
-  const std::string text =
-      absl::StrCat(fit.best.overrides.front().text(), " fits: ", ToString(fit.best.accumulation), exact(fit.best.cost),
-                   " per rank, budget ", FormatBytes(fit.budget.bytes),
-                   fit.budget.origin.empty() ? "" : absl::StrCat(" (", fit.budget.origin, ")"), "; ");
+  const auto seconds = [](const Cost& cost) {
+    if (cost.seconds <= 0) return std::string();
+    return absl::StrCat(" and takes ", FormatSeconds(cost.seconds), " a step", cost.covered() ? "" : ", estimated");
+  };
+  const Cost& cost = fit.best.cost;
+  const std::string text = absl::StrCat(fit.best.overrides.front().text(), " fits: ", ToString(fit.best.accumulation),
+                                        bytes(cost), " per rank, budget ", FormatBytes(fit.budget.bytes),
+                                        fit.budget.origin.empty() ? "" : absl::StrCat(" (", fit.budget.origin, ")"),
+                                        cost.seconds > 0 ? "," : "", seconds(cost), "; ");
   if (!fit.next) return absl::StrCat(text, fit.last);
   const std::string& next = fit.next->overrides.front().value;
   const absl::Status& status = fit.next->status;
-  if (status.ok()) return absl::StrCat(text, next, exact(fit.next->cost));
+  if (status.ok()) return absl::StrCat(text, next, bytes(fit.next->cost), seconds(fit.next->cost));
   return absl::StrCat(text, next, " is not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
 }
 

@@ -373,7 +373,7 @@ class Searcher {
     const Variant& variant = nearest.variant;
     SHALE_RETURN_IF_ERROR(variant.status);
     return absl::ResourceExhaustedError(absl::StrCat("no setting fits; nearest is ",
-                                                     SettingsText(variant.overrides, ", "), ", which ",
+                                                     SettingsText(ways_.Minimal(variant.overrides), ", "), ", which ",
                                                      MissingText(variant.cost, ways_.budget())));
   }
 

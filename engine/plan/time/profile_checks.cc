@@ -17,6 +17,8 @@ namespace {
 // No machine of the next decades reaches these, so what is above them has a wrong unit.
 constexpr double kMostFlops = 1e18, kMostBytesPerSecond = 1e15, kMostBytes = 1e15, kMostSeconds = 1e5, kMostCount = 1e6,
                  kMostElements = 1e18;
+// Nor is any so slow. A rate of 0 is not known.
+constexpr double kLeastPerSecond = 1e3;
 constexpr int kMostWorks = 20'000, kMostSizes = 8;
 constexpr size_t kMostLetters = 200;
 // How much faster than the peak a work may be: a peak that a program measured is not the highest.
@@ -55,6 +57,14 @@ class Checker {
     }
   }
 
+  void Rate(const std::string& path, double value, double most, bool required = false) {
+    if (value > 0 && value < kLeastPerSecond) {
+      errors_.Add(path, absl::StrFormat("found %g; wanted a number from %g to %g", value, kLeastPerSecond, most));
+    } else {
+      Number(path, value, most, required);
+    }
+  }
+
   void CheckOrigin(const std::string& path, const proto::Origin& origin, bool required) {
     if (required && origin.source() == proto::Origin::SOURCE_UNKNOWN) {
       errors_.Add(path, "is missing; say whether the numbers are MEASURED, PUBLISHED, of a DATA_SHEET or ESTIMATED");
@@ -68,14 +78,14 @@ class Checker {
     Number("threads", static_cast<double>(profile.threads()), kMostCount, /*required=*/true);
     Number("device_bytes", static_cast<double>(profile.device_bytes()), kMostBytes, profile.device() == "CUDA");
     Number("host_bytes", static_cast<double>(profile.host_bytes()), kMostBytes);
-    Number("peak_flops_f32", profile.peak_flops_f32(), kMostFlops, /*required=*/true);
-    Number("peak_flops_bf16", profile.peak_flops_bf16(), kMostFlops, /*required=*/true);
-    Number("peak_flops_fp8", profile.peak_flops_fp8(), kMostFlops);
-    Number("copy_bytes_per_second", profile.copy_bytes_per_second(), kMostBytesPerSecond, /*required=*/true);
+    Rate("peak_flops_f32", profile.peak_flops_f32(), kMostFlops, /*required=*/true);
+    Rate("peak_flops_bf16", profile.peak_flops_bf16(), kMostFlops, /*required=*/true);
+    Rate("peak_flops_fp8", profile.peak_flops_fp8(), kMostFlops);
+    Rate("copy_bytes_per_second", profile.copy_bytes_per_second(), kMostBytesPerSecond, /*required=*/true);
     Number("cache_bytes", static_cast<double>(profile.cache_bytes()), kMostBytes);
     Number("compute_major", static_cast<double>(profile.compute_major()), kMostCount);
     Number("compute_minor", static_cast<double>(profile.compute_minor()), kMostCount);
-    Number("disk_bytes_per_second", profile.disk_bytes_per_second(), kMostBytesPerSecond);
+    Rate("disk_bytes_per_second", profile.disk_bytes_per_second(), kMostBytesPerSecond);
     Number("issue_seconds", profile.issue_seconds(), kMostSeconds);
     Number("between_steps_seconds", profile.between_steps_seconds(), kMostSeconds);
     Number("rank_spread", profile.rank_spread(), 1);
@@ -88,8 +98,8 @@ class Checker {
       const std::string path = absl::StrCat("rates[", i, "].");
       Name(path + "kind", rate.kind());
       if (!kinds.insert(rate.kind()).second) errors_.Add(path + "kind", Twice(rate.kind()));
-      Number(path + "flops_per_second", rate.flops_per_second(), kMostFlops);
-      Number(path + "bytes_per_second", rate.bytes_per_second(), kMostBytesPerSecond);
+      Rate(path + "flops_per_second", rate.flops_per_second(), kMostFlops);
+      Rate(path + "bytes_per_second", rate.bytes_per_second(), kMostBytesPerSecond);
       Number(path + "latency_seconds", rate.latency_seconds(), kMostSeconds);
       if (rate.flops_per_second() == 0 && rate.bytes_per_second() == 0) {
         errors_.Add(path + "bytes_per_second", "is missing, and so is flops_per_second; wanted one of them");
@@ -142,7 +152,7 @@ class Checker {
       const std::string path = absl::StrCat("links[", i, "].");
       if (link.ends() == proto::Link::ENDS_UNKNOWN) errors_.Add(path + "ends", "is missing");
       if (!ends.insert(link.ends()).second) errors_.Add(path + "ends", Twice(proto::Link::Ends_Name(link.ends())));
-      Number(path + "bytes_per_second", link.bytes_per_second(), kMostBytesPerSecond, /*required=*/true);
+      Rate(path + "bytes_per_second", link.bytes_per_second(), kMostBytesPerSecond, /*required=*/true);
       Number(path + "latency_seconds", link.latency_seconds(), kMostSeconds);
       CheckOrigin(path + "origin", link.origin(), /*required=*/false);
     }

@@ -206,6 +206,13 @@ TEST(GraphBuilder, MatMulsInFp8NeedSizesThatAreNamed) {
   EXPECT_EQ(rows.message(),
             "linear layer blocks.0.attention.qkv has 9 rows in a micro-batch, and matmuls in FP8 need a multiple of "
             "16; choose a batch.micro_batch or batch.sequence_length to match, or precision.matmuls AS_COMPUTED");
+  // A plan once aborted here: units after the one with the error were built from one row, which no micro-batch divides.
+  options.micro_batch = 3;
+  for (const bool qk_norm : {false, true}) {
+    inputs.qk_norm = qk_norm;
+    EXPECT_EQ(BuildDecoder(inputs, options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  options.micro_batch = 1;
   // Only gradients of weights sum over rows, and generation multiplies as computed.
   frozen.adapter = AdapterConfig{.rank = 2, .targets = {"*"}};
   EXPECT_TRUE(BuildDecoder(frozen, options).ok());

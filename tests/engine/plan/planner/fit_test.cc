@@ -33,6 +33,7 @@ std::optional<int64_t> Needs(absl::string_view field, Job job, int64_t value) {
   const absl::StatusOr<Job> changed = WithOverrides(job, {absl::StrCat(field, "=", value)});
   if (!changed.ok()) return std::nullopt;
   const absl::StatusOr<JobPlan> plan = PlanJob(*changed, MachineOf());
+  if (absl::IsInvalidArgument(plan.status())) return std::nullopt;
   EXPECT_TRUE(plan.ok()) << plan.status();
   int64_t least = plan->arena_bytes;
   for (const Variant& c : plan->candidates) {
@@ -42,8 +43,8 @@ std::optional<int64_t> Needs(absl::string_view field, Job job, int64_t value) {
 }
 
 // Expects FindFit to find what trying all values in [1, last] finds, for budgets that just hold, or just do not hold,
-// each of these values.
-void ExpectAsTryingAll(absl::string_view field, Job job, int64_t last) {
+// each of these values. The job rules out values that are not multiples.
+void ExpectAsTryingAll(absl::string_view field, Job job, int64_t last, int64_t multiple = 1) {
   const bool fewest = field == kRanks;
   std::vector<std::optional<int64_t>> needs;  // By value.
   for (int64_t value = 0; value <= last; ++value) {
@@ -69,7 +70,7 @@ void ExpectAsTryingAll(absl::string_view field, Job job, int64_t last) {
       EXPECT_EQ(fit->budget.bytes, budget);
       if (!fit->next) continue;
       EXPECT_EQ(fit->next->overrides,
-                (std::vector<Override>{{std::string(field), absl::StrCat(fewest ? best - 1 : best + 1)}}));
+                (std::vector<Override>{{std::string(field), absl::StrCat(fewest ? best - 1 : best + multiple)}}));
       EXPECT_FALSE(fit->next->fits);
       EXPECT_TRUE(!fit->next->status.ok() || fit->next->cost.arena_bytes > budget);
     }
@@ -123,6 +124,27 @@ TEST(Fit, SequenceLengthIsTheLongestThatFits) {
     std::get<DecoderConfig>(job.model).max_positions = 20;
     ExpectAsTryingAll(kSequenceLength, job, 20);
   }
+}
+
+// Regression: a value that fp8 rules out counted as one that does not fit, which hid larger ones that fit.
+TEST(Fit, StepsOverWhatFp8RulesOut) {
+  Job job = Named(Accumulation::kSharded);
+  DecoderConfig& model = std::get<DecoderConfig>(job.model);
+  model.width = model.hidden = 16;
+  model.head_width = 8;
+  model.max_positions = 112;
+  job.precision.compute = ComputePrecision::kBFloat16;
+  job.precision.matmuls = MatMulPrecision::kFloat8;
+  job.batch = {.global_batch = 40, .micro_batch = 1, .sequence_length = 48};
+  ExpectAsTryingAll(kSequenceLength, job, 112, /*multiple=*/16);
+  job.batch = {.global_batch = 60, .micro_batch = 4, .sequence_length = 4};
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered, Accumulation::kAuto}) {
+    job.sharding.accumulation = accumulation;
+    ExpectAsTryingAll(kMicroBatch, job, 12, /*multiple=*/4);
+  }
+  // The base of adapters has no gradients, so that any number of tokens goes.
+  model.adapter = AdapterConfig{.rank = 2, .targets = {"*"}};
+  ExpectAsTryingAll(kMicroBatch, job, 12);
 }
 
 TEST(Fit, PositionsOfTheModelBoundTheSequenceLength) {
@@ -208,6 +230,10 @@ TEST(Fit, SaysWhetherItsSecondsAreEstimated) {
     ASSERT_TRUE(fit.ok()) << fit.status();
     EXPECT_TRUE(absl::StrContains(FitText(*fit), absl::StrCat(FormatSeconds(fit->best.cost.seconds), " a step")));
     EXPECT_EQ(absl::StrContains(FitText(*fit), " a step, estimated"), !measured) << FitText(*fit);
+    // The seconds once stood between the bytes and "per rank".
+    EXPECT_TRUE(absl::StrContains(
+        FitText(*fit), absl::StrCat(" bytes) per rank, budget ", FormatBytes(fit->budget.bytes), ", and takes ")))
+        << FitText(*fit);
   }
 }
 

@@ -63,6 +63,7 @@ TEST(MemoryReport, OfAnEmptyProgramIsOneLine) {
 }
 
 TEST(TimeReport, SecondsHaveThreeDigits) {
+  EXPECT_EQ(FormatSeconds(1e300), "1e+300 s");
   EXPECT_EQ(FormatSeconds(1234.5), "1,235 s");
   EXPECT_EQ(FormatSeconds(1.934), "1.93 s");
   EXPECT_EQ(FormatSeconds(0.0123), "12.3 ms");

@@ -26,6 +26,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Seconds that grow with everything that costs time: arithmetic, what is sent, and each issue of an instruction.
 absl::StatusOr<double> Seconds(const Job&, const Draft& draft) {
@@ -134,6 +135,33 @@ TEST_F(SearchTest, SaysWhatIsMissingWhereNothingFits) {
   EXPECT_EQ(found.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(found.status().message()),
               AllOf(HasSubstr("no setting fits; nearest is "), HasSubstr("budget 1,000 B"), HasSubstr("too little")));
+  // It once listed every field of checkpointing that the job lacks, each set to nothing.
+  EXPECT_THAT(std::string(Find(1000).status().message()),
+              AllOf(HasSubstr("batch.micro_batch=1"), Not(HasSubstr("=,")), Not(HasSubstr("recompute=[]"))));
+}
+
+// Regression: where the job left the accumulation open, ways had the one with the fewest bytes in a sketch, which was
+// not always that of their plan.
+TEST_F(SearchTest, WhatItSaysIsThatOfThePlanWithAnyAccumulation) {
+  job_.sharding.accumulation = Accumulation::kAuto;
+  job_.sharding.strategy = Strategy::kDdp;
+  job_.sharding.ranks = 2;
+  job_.batch = {.global_batch = 4, .micro_batch = 2, .sequence_length = 32};
+  job_.memory.budget_bytes = int64_t{1} << 40;
+  std::get<DecoderConfig>(job_.model).adapter = AdapterConfig{.rank = 5, .targets = {"*"}};
+  for (int64_t layers = 1; layers <= 5; ++layers) {
+    std::get<DecoderConfig>(job_.model).layers = layers;
+    for (const Storage frozen : {Storage::kAsUsed, Storage::kNf4}) {
+      job_.optimizer.frozen_weights = frozen;
+      const SearchResult found = MustFind(int64_t{1} << 40, {"sharding.strategy"});
+      for (const Variant& way : found.front) {
+        absl::StatusOr<Draft> draft = Drafter(job_, machine_, limits_).Compile(way.overrides);
+        ASSERT_TRUE(draft.ok()) << draft.status();
+        EXPECT_EQ(draft->cost.arena_bytes, way.cost.arena_bytes) << layers;
+        EXPECT_EQ(draft->options.accumulation, way.accumulation) << layers;
+      }
+    }
+  }
 }
 
 // Regression: every strategy that does not gather was refused because of the job's own prefetch, and nobody was told.

@@ -61,6 +61,11 @@ TEST(MachineProfile, AbsurdAndPartialOnesAreRefused) {
             "m.textproto:7:1: peak_flops_f32: found nan; wanted a number from 0 to 1e+18");
   EXPECT_EQ(RefusalWith("f32: 100000000000", "f32: 1e30"),
             "m.textproto:7:1: peak_flops_f32: found 1e+30; wanted a number from 0 to 1e+18");
+  // Seconds once passed the largest integer, and were printed as negative.
+  EXPECT_EQ(RefusalWith("f32: 100000000000", "f32: 1e-300"),
+            "m.textproto:7:1: peak_flops_f32: found 1e-300; wanted a number from 1000 to 1e+18");
+  EXPECT_EQ(RefusalWith("links", "disk_bytes_per_second: 1e-300\nlinks"),
+            "m.textproto:12:1: disk_bytes_per_second: found 1e-300; wanted a number from 1000 to 1e+15");
   EXPECT_EQ(RefusalWith("issue_seconds: 1e-06", "issue_seconds: -1"),
             "m.textproto:13:1: issue_seconds: found -1; wanted a number from 0 to 100000");
   EXPECT_EQ(RefusalWith("peak_flops_bf16: 200000000000\n", ""),
@@ -76,7 +81,7 @@ TEST(MachineProfile, AbsurdAndPartialOnesAreRefused) {
             "m.textproto:11:77: works[0].seconds: found inf; wanted a number from 0 to 100000");
   EXPECT_EQ(RefusalWith("flops_per_second: 90000000000", ""),
             "m.textproto:10:1: rates[0].bytes_per_second: is missing, and so is flops_per_second; wanted one of them");
-  EXPECT_EQ(RefusalWith("links", "rates { kind: \"MatMul f32\" flops_per_second: 1 }\nlinks"),
+  EXPECT_EQ(RefusalWith("links", "rates { kind: \"MatMul f32\" flops_per_second: 1e9 }\nlinks"),
             "m.textproto:12:9: rates[1].kind: \"MatMul f32\" stands there twice");
 }
 
