@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/compile/graph/storage.h"
@@ -55,6 +56,14 @@ std::string DescribeStates(const JobPlan& plan) {
   return absl::StrJoin(texts, "; ");
 }
 
+// Returns whether inputs of matmuls in fp8 wait for backward in that form. Most presets of activation checkpointing
+// compute them again, and frozen weights need none.
+bool KeepsFloat8(const StepProgram& program) {
+  return std::any_of(program.buffers.begin(), program.buffers.end(), [](const Buffer& buffer) {
+    return buffer.category == BufferCategory::kActivations && absl::StrContains(buffer.name, ".fp8");
+  });
+}
+
 // Returns why a category has the bytes that it has.
 std::string Reason(const Explained& x, BufferCategory category) {
   const JobPlan& plan = x.plan;
@@ -98,8 +107,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
                           " to ", ToString(DTypeOf(x.job.precision.compute)), ", until its forward or backward ends");
     case BufferCategory::kActivations:
       return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset),
-                          x.job.precision.matmuls == MatMulPrecision::kFloat8 ? ", inputs of matmuls in fp8" : "",
-                          PerMicroBatch(x));
+                          KeepsFloat8(plan.train.step.program) ? ", inputs of matmuls in fp8" : "", PerMicroBatch(x));
     case BufferCategory::kActivationBoundaries:
       return absl::StrCat("inputs of units and their gradients", PerMicroBatch(x));
     case BufferCategory::kWorkspace: return "freed when the unit's forward or backward ends";
@@ -150,9 +158,10 @@ SectionText ExplainMatMuls(const Explained& x) {
       {.name = {"AS_COMPUTED"}, .overrides = {{"precision.matmuls", ""}, {"precision.fp8_gradients", ""}}}};
   return Section("What matmuls in FP8 change",
                  "Backward needs the inputs of linear layers in fp8 alone, with one byte for each element. What a "
-                 "norm or an activation function writes is then kept in that form. The output of attention is kept in "
-                 "both, because the backward of attention reads it too. In exchange, the unit in use has its weights, "
-                 "inputs and gradients in fp8 beside those in the compute dtype.",
+                 "norm or an activation function writes is then kept in that form, unless activation checkpointing "
+                 "computes it again. The output of attention is kept in both, because the backward of attention reads "
+                 "it too. In exchange, the unit in use has its weights, inputs and gradients in fp8 beside those in "
+                 "the compute dtype.",
                  CompareTable(x, {"precision.matmuls"}, rows, {Needs(), AgainstThisJob(x), Activations()}));
 }
 

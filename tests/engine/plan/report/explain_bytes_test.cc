@@ -53,6 +53,11 @@ TEST(ExplainBytes, MatMulsInFp8KeepTheirInputsInOneByte) {
   const int64_t saved = 3 * 32 * (32 + 32 + 48 - 32), scalars = 3 * 4 * 2 * 4;
   EXPECT_EQ(activations(as_computed) - activations(job), saved - scalars);
   EXPECT_FALSE(absl::StrContains(Explain(as_computed), "FP8"));
+  // What is computed again is not kept.
+  job.activation_checkpointing.preset = CheckpointingPreset::kCheap;
+  const std::string cheap = Flat(Explain(job));
+  EXPECT_TRUE(absl::StrContains(cheap, "kept from forward to backward under CHEAP")) << cheap;
+  EXPECT_FALSE(absl::StrContains(cheap, "inputs of matmuls in fp8")) << cheap;
 }
 
 TEST(ExplainBytes, AModelThatPredictsValuesHasNoLogits) {
