@@ -171,7 +171,7 @@ void TakeOwnProfile(const Job& job, const absl::StatusOr<std::unique_ptr<Backend
 }
 
 // Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine, or if the profile does
-// not say that its GPUs multiply in fp8 as the job does.
+// not say how fast its GPUs multiply in fp8, as the job does.
 std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
   if (flags.profile == nullptr) return std::nullopt;
   const auto& [job, plan] = resolved;
@@ -183,8 +183,7 @@ std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resol
   const bool in_float8 = job.precision.matmuls == MatMulPrecision::kFloat8;
   if (on_gpus && in_float8 && flags.profile->peak_flops_fp8() == 0) {
     absl::StrAppend(&remark, "The job has precision.matmuls FP8, and the profile of ", flags.profile->name(),
-                    " has no peak_flops_fp8, so the seconds are those of matmuls at the speed of bf16. GPUs of a "
-                    "compute capability below 8.9 refuse the job.\n");
+                    " has no peak_flops_fp8, so the seconds are those of matmuls at the speed of bf16.\n");
   }
   return PredictStep(job, plan, *flags.profile, flags.hosts);
 }
