@@ -65,15 +65,22 @@ absl::StatusOr<std::vector<Job>> JobsOf(const Flags& flags) {
 
 absl::Status Run(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(std::vector<Job> jobs, JobsOf(flags));
+  // First, so that a folder that cannot be written to is told at once.
+  double disk_bytes_per_second = 0;
+  if (!flags.folder.empty()) {
+    const absl::StatusOr<double> bytes = WriteBytesPerSecond(flags.folder);
+    if (!bytes.ok()) {
+      return absl::Status(bytes.status().code(), absl::StrCat("--folder: ", bytes.status().message(),
+                                                              "; name a folder to which this user can write"));
+    }
+    disk_bytes_per_second = std::round(*bytes);
+    Print(absl::StrCat("writes to ", flags.folder, ": ", FormatBytes(std::llround(*bytes)), "/s"));
+  }
   for (Job& job : jobs) SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
   SHALE_ASSIGN_OR_RETURN(
       proto::MachineProfile measured,
       Calibrate(jobs, {.create_backend = CreateBackend, .seconds = flags.seconds, .progress = Print}));
-  if (!flags.folder.empty()) {
-    SHALE_ASSIGN_OR_RETURN(const double bytes, WriteBytesPerSecond(flags.folder));
-    measured.set_disk_bytes_per_second(std::round(bytes));
-    Print(absl::StrCat("writes to ", flags.folder, ": ", FormatBytes(std::llround(bytes)), "/s"));
-  }
+  if (disk_bytes_per_second > 0) measured.set_disk_bytes_per_second(disk_bytes_per_second);
   const std::string cache = UserCacheFolder();
   SHALE_ASSIGN_OR_RETURN(const proto::MachineProfile profile, KeepProfile(measured, cache));
   Print(absl::StrFormat("%s: peak %s/s in fp32, %s/s in bf16; copies %s/s; %s measured, %d in the profile",

@@ -115,6 +115,8 @@ class Search {
     if (bad != range_.worst) return Bisect(good, bad, range_.best);
     const int64_t hint = range_.hint;
     if (hint > 0 && hint < range_.worst && Fits(hint)) return Bisect(hint, range_.start, range_.best);
+    // One accumulation step may need less than several of a smaller micro-batch.
+    if (option_.path == "batch.micro_batch" && Fits(range_.best)) return range_.best;
     return NothingFits();
   }
 

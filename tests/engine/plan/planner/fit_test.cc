@@ -50,7 +50,7 @@ void ExpectAsTryingAll(absl::string_view field, Job job, int64_t last, int64_t m
   for (int64_t value = 0; value <= last; ++value) {
     needs.push_back(value == 0 ? std::nullopt : Needs(field, job, value));
   }
-  for (int64_t exact = 1; exact <= last; exact += 1 + exact / 2) {
+  for (int64_t exact = multiple; exact <= last; exact += std::max(multiple, (1 + exact / 2) / multiple * multiple)) {
     for (int64_t budget : {needs[exact].value_or(0), needs[exact].value_or(0) - 1}) {
       if (budget < 2) continue;
       int64_t best = 0;
