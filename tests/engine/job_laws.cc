@@ -127,6 +127,7 @@ class LiveStateLaws : public JobLaws {};
 
 TEST_P(LiveStateLaws, ItsStateCanBeCopiedByNameAndItGeneratesAsItsCheckpointDoes) {
   Job job = MakeJob(GetParam().overrides);
+  job.lr_schedule.steps = 4;
   const auto tested = TestedBackend(OpsKind::kFast, /*threads=*/1);
   const auto create = [&](const Job& created) -> std::unique_ptr<Trainer> {
     auto trainer = Trainer::Create(created, {.backend = tested.get()});
