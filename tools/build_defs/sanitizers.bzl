@@ -32,6 +32,10 @@ _COMPUTING = [
     "tools",
 ]
 
+# In code with AddressSanitizer, hash maps of Abseil poison their empty slots. So all code that uses a map has it, also
+# that of tests.
+_SHARING_MAPS = ["tests/engine/files", "tests/engine/text", "tests/fuzz"]
+
 # The flags of the sanitizer that a build has, and those of tests.
 SANITIZER_COPTS = select({_WITH_ADDRESS: _ADDRESS, _WITH_THREAD: _THREAD, _OTHERS: []})
 TEST_SANITIZER_COPTS = select({_WITH_THREAD: _THREAD, _OTHERS: []})
@@ -39,11 +43,15 @@ TEST_SANITIZER_COPTS = select({_WITH_THREAD: _THREAD, _OTHERS: []})
 def _is_below(package, folders):
     return bool([f for f in folders if package == f or package.startswith(f + "/")])
 
+def _is_left_out(is_test):
+    """Returns whether sources of this package have no AddressSanitizer."""
+    return is_test and not _is_below(native.package_name(), _SHARING_MAPS)
+
 def sanitizer_copts(is_test):
     """Returns the flags of the sanitizer that a build has, for sources of this package."""
     if _is_below(native.package_name(), _COMPUTING):
         return []
-    return TEST_SANITIZER_COPTS if is_test else SANITIZER_COPTS
+    return TEST_SANITIZER_COPTS if _is_left_out(is_test) else SANITIZER_COPTS
 
 def with_prefix(prefix, copts, level = [], is_test = False):
     """Returns the flags of sources of this package that begin with a precompiled header. They also depend on it.
@@ -61,7 +69,7 @@ def with_prefix(prefix, copts, level = [], is_test = False):
     # Sources with a sanitizer would need a header that is precompiled as they are. But what a target depends on, all
     # that depend on the target are compiled with, and those without a sanitizer would be compiled anew.
     return sanitizer_copts(is_test) + level + select({
-        _WITH_ADDRESS: include if is_test else [],
+        _WITH_ADDRESS: include if _is_left_out(is_test) else [],
         _WITH_THREAD: [],
         _OTHERS: include,
     }) + copts
