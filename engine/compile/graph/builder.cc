@@ -1,17 +1,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/graph_builder.h"
-#include "engine/compile/graph/storage.h"
 #include "engine/strings/pattern.h"
 #include "kernels/check.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/float8.h"
-#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -245,74 +242,6 @@ absl::StatusOr<ModelGraph> GraphBuilder::Finish() {
   SHALE_RETURN_IF_ERROR(status_);
   SplitGroups();
   return std::move(graph_);
-}
-
-void GraphBuilder::DecideStorage() {
-  const StorageRow& form = RowOf(options_.frozen_weights);
-  if (form.widen == nullptr) return;
-  const std::vector<bool> matrices = MatricesOfBlocks();
-  for (size_t id = 0; id < matrices.size(); ++id) {
-    Parameter& parameter = graph_.parameters[id];
-    if (!parameter.frozen || (form.matrices_only && !matrices[id]) || form.dtype(parameter.dtype) == parameter.dtype) {
-      continue;
-    }
-    parameter.storage = options_.frozen_weights;
-    if (form.widens_to(parameter.dtype)) continue;
-    Fail(absl::InvalidArgumentError(absl::StrCat(
-        "frozen parameter ", parameter.name, " is used in ", ToString(parameter.dtype), ", and weights stored in ",
-        form.name, " are not widened to that; use optimizer.frozen_weights AS_COMPUTED")));
-  }
-}
-
-std::vector<bool> GraphBuilder::MatricesOfBlocks() const {
-  std::vector<bool> matrices(graph_.parameters.size(), false), others(matrices.size(), false);
-  for (const UnitGraph& unit : graph_.units) {
-    for (const Node& node : unit.forward) {
-      VisitOperands(node.op, [&](absl::string_view name, const Tensor& t, Access) {
-        if (!t.present() || unit.values[t.where.symbol].role != ValueRole::kParameter) return;
-        // In fp8 the weight is quantized first.
-        const bool quantized = node.op.Is<AbsMax>() || node.op.Is<QuantizeFloat8>();
-        const bool multiplies = unit.layer >= 0 && (quantized || (node.op.Is<MatMul>() && name == "b"));
-        (multiplies ? matrices : others)[unit.values[t.where.symbol].parameter] = true;
-      });
-    }
-  }
-  for (size_t id = 0; id < matrices.size(); ++id) matrices[id] = matrices[id] && !others[id];
-  return matrices;
-}
-
-void GraphBuilder::SplitGroups() {
-  std::vector<ParameterGroup> groups;
-  const auto add = [&](const ParameterGroup& whole, ParameterGroup part) {
-    part.name = absl::StrCat(whole.name, part.frozen ? ".frozen" : "", RowOf(part.storage).suffix);
-    if (part.dtype != options_.compute_dtype) absl::StrAppend(&part.name, ".", ToString(part.dtype));
-    if (part.optimizer_group >= 0) absl::StrAppend(&part.name, ".groups[", part.optimizer_group, "]");
-    for (const ParameterId id : whole.parameters) {
-      const Parameter& p = graph_.parameters[id];
-      if (p.dtype == part.dtype && p.frozen == part.frozen && p.storage == part.storage &&
-          p.optimizer_group == part.optimizer_group) {
-        part.parameters.push_back(id);
-      }
-    }
-    if (part.parameters.empty()) return;
-    for (const ParameterId id : part.parameters) graph_.parameters[id].group = static_cast<GroupId>(groups.size());
-    groups.push_back(std::move(part));
-  };
-  std::vector<DType> dtypes = {options_.compute_dtype};
-  if (options_.compute_dtype != DType::kFloat32) dtypes.push_back(DType::kFloat32);
-  for (const ParameterGroup& group : graph_.groups) {
-    std::set<int> optimizer_groups;
-    for (const ParameterId id : group.parameters) optimizer_groups.insert(graph_.parameters[id].optimizer_group);
-    for (const DType dtype : dtypes) {
-      for (const int optimizer_group : optimizer_groups) {
-        add(group, {.dtype = dtype, .optimizer_group = optimizer_group});
-      }
-      for (int storage = 0; storage < kStorages; ++storage) {
-        add(group, {.dtype = dtype, .frozen = true, .storage = static_cast<Storage>(storage)});
-      }
-    }
-  }
-  graph_.groups = std::move(groups);
 }
 
 Tensor GraphBuilder::NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape,
