@@ -28,8 +28,8 @@ std::string Difference(const CustomModel& model, const GraphOptions& options, co
                         ", the compute_dtype of the options that its function was given (precision.compute), and found "
                         "all in ",
                         ToString(found),
-                        "; build the graph with these options, and add parameters without a dtype of "
-                        "their own where the job's may be used",
+                        "; build the graph with these options, and add parameters without a dtype of their own where "
+                        "the job's may be used",
                         found == DType::kFloat32 ? ", or set precision.compute FP32" : "");
   }
   for (const Parameter& parameter : graph.parameters) {

@@ -72,8 +72,8 @@ absl::Status Reducer::CheckRoundings() const {
     const int64_t most = (sends ? kMostSentGradients : int64_t{kGradientStreams}) - (keeps ? 1 : 0);
     if ((!sends && !keeps) || units <= most) continue;
     return absl::InvalidArgumentError(absl::StrCat(units, " units use the parameters of ", model_.groups[group].name,
-                                                   ", and their gradients in bf16 ", "have random bits for at most ",
-                                                   most, " units; set ",
+                                                   ", and their gradients in bf16 have random bits for at most ", most,
+                                                   " units; set ",
                                                    sends ? "precision.reduce FP32" : "precision.gradient_shards FP32",
                                                    ", or let fewer units share these parameters"));
   }
