@@ -44,9 +44,18 @@ void ProgramEdit::InsertAfter(InstructionId at, Instruction instruction) {
 }
 
 void ProgramEdit::InsertAhead(InstructionId at, InstructionId user, Instruction instruction) {
-  if (loop_of_[at] == loop_of_[user]) return InsertBefore(at, std::move(instruction));
+  loop_of_[at] == loop_of_[user] ? InsertBefore(at, std::move(instruction))
+                                 : InsertBeforeLoop(at, std::move(instruction));
+}
+
+void ProgramEdit::InsertBeforeLoop(InstructionId at, Instruction instruction) {
   inserts_ = true;
   ahead_[loop_of_[at]].push_back(std::move(instruction));
+}
+
+void ProgramEdit::Remove(InstructionId id) {
+  inserts_ = true;
+  Take(id);
 }
 
 Instruction ProgramEdit::Take(InstructionId id) {

@@ -30,9 +30,14 @@ class ProgramEdit {
   // Inserts an instruction before or after instruction `at`, in the same loop.
   void InsertBefore(InstructionId at, Instruction instruction);
   void InsertAfter(InstructionId at, Instruction instruction);
-  // Inserts an instruction before `at` that instruction `user` needs. If the two are in different loops, it stands
-  // before all of the loop of `at`: at the end of the loop before if that runs once, or else in a loop of its own.
+  // Inserts an instruction before `at` that instruction `user` needs: before all of the loop of `at` if the two are in
+  // different loops.
   void InsertAhead(InstructionId at, InstructionId user, Instruction instruction);
+  // Inserts an instruction before all of the loop of `at`: at the end of the loop before if that runs once, or else in
+  // a loop of its own.
+  void InsertBeforeLoop(InstructionId at, Instruction instruction);
+  // Removes instruction `id`, and the buffers that nothing uses any more.
+  void Remove(InstructionId id);
   // Moves instruction `id`, with the buffers that it is the first to use.
   void MoveBefore(InstructionId at, InstructionId id) { InsertBefore(at, Take(id)); }
   void MoveAfter(InstructionId at, InstructionId id) { InsertAfter(at, Take(id)); }

@@ -86,9 +86,10 @@ struct StepOptions {
   int64_t micro_batches = 1;                           // K, accumulation steps.
   int64_t prefetch = 1;                                // Units gathered ahead of the one in use.
   bool reshard_after_forward = true;
-  // LAYERED: matmuls pack the weights of a unit in the first micro-batch and keep them packed for the others. If false,
-  // each matmul packs its weights again, in scratch.
-  bool packs_once = true;
+  // Weights that do not change between micro-batches are quantized once for all of them (QuantizeOnce), and with
+  // LAYERED packed once (PackOnce; engine/compile/step/passes.h). If false, each micro-batch does so again, in memory
+  // that others use too.
+  bool prepares_weights_once = true;
   MasterWeights master = MasterWeights::kFloat32;
   // The dtype of the shard of the gradient that accumulates over the step: f32, or bf16, which is rounded
   // stochastically. REQUIRES: CheckGradientShards accepts it.

@@ -32,9 +32,12 @@ absl::Status RunPasses(const StepOptions& options, const JobState& state, const 
   }
   // After OverlapCollectives, because weights are copied one visit ahead of where their all-gather is issued.
   if (options.offload_state.any()) OffloadState(program);
-  // Before AddScratch, because an op that finds b packed needs less scratch.
-  if (updates && options.accumulation == Accumulation::kLayered && options.packs_once) {
-    SHALE_RETURN_IF_ERROR(PackOnce(program, ops, limits));
+  if (updates && options.prepares_weights_once) {
+    // After OffloadState, whose copies change weights within a loop.
+    SHALE_RETURN_IF_ERROR(QuantizeOnce(program, limits));
+    // After QuantizeOnce, because it packs what no iteration writes. Before AddScratch, because an op that finds b
+    // packed needs less scratch.
+    if (options.accumulation == Accumulation::kLayered) SHALE_RETURN_IF_ERROR(PackOnce(program, ops, limits));
   }
   // After all passes that move ops to another stream or change what they find packed.
   SHALE_RETURN_IF_ERROR(AddScratch(program, ops, limits));

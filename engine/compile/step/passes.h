@@ -86,6 +86,17 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // - A PrepareUpdate stands where UpdateOnHost requires it, and the last loop has no visits.
 void OffloadState(StepProgram& program);
 
+// Quantizes a weight once for all iterations of a loop, if the loop does not change it: the ops that find its maximum
+// and write it in fp8, as it lies and transposed, move before the loop, and become one of each. In LAYERED these are
+// the weights of the unit that the loop works for; otherwise those that a rank holds whole, of all units. Iterations
+// read what every iteration would write.
+//
+// Keeps all other instructions and their order. REQUIRES: there is room for the weights of a loop in fp8, two bytes for
+// each element.
+//
+// Returns the error of `limits`, which it looks at loop by loop, if the work must end. `program` is then incomplete.
+absl::Status QuantizeOnce(StepProgram& program, const WorkLimits& limits = {});
+
 // Lets matmuls keep their right operand b packed for all iterations of a loop, if the loop does not change b and the
 // device uses packed weights for it (Ops::PackedBytes). The first iteration packs b. Matmuls of a loop with the same b
 // share its packed form.

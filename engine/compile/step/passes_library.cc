@@ -1,4 +1,5 @@
-// PackOnce and AddScratch: the passes that give ops the memory that the libraries of a device need.
+// QuantizeOnce, PackOnce and AddScratch: the passes that give ops the forms of weights and the memory that the
+// libraries of a device need.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -11,16 +12,18 @@
 #include "engine/compile/step/edit.h"
 #include "engine/compile/step/passes.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
 
 namespace {
 
-bool HasEqualB(const MatMul& x, const MatMul& y) {
-  return x.b.where == y.b.where && x.b.dtype == y.b.dtype && x.b.shape == y.b.shape && x.b.strides == y.b.strides &&
-         x.transpose_b == y.transpose_b;
+bool IsSameView(const Tensor& x, const Tensor& y) {
+  return x.where == y.where && x.dtype == y.dtype && x.shape == y.shape && x.strides == y.strides;
 }
+
+bool HasEqualB(const MatMul& x, const MatMul& y) { return IsSameView(x.b, y.b) && x.transpose_b == y.transpose_b; }
 
 // Returns, by buffer, whether an instruction of the loop writes it.
 std::vector<bool> WrittenIn(const StepProgram& program, const Loop& loop) {
@@ -33,6 +36,101 @@ std::vector<bool> WrittenIn(const StepProgram& program, const Loop& loop) {
   }
   return written;
 }
+
+// Returns the unit that all instructions of the loop work for, or -1 if they work for several.
+int32_t UnitOf(const StepProgram& program, const Loop& loop) {
+  const int32_t unit = program.instructions[loop.begin].unit;
+  for (InstructionId id = loop.begin; id < loop.end; ++id) {
+    if (program.instructions[id].unit != unit) return -1;
+  }
+  return unit;
+}
+
+// Takes the ops that quantize weights out of loops, and puts one for each weight before each loop.
+class OnceQuantizer {
+ public:
+  explicit OnceQuantizer(StepProgram& program) : program_(program), edit_(program) {
+    for (BufferId b = 0; b < std::ssize(program.buffers); ++b) renamed_.push_back(b);
+  }
+
+  absl::Status Run(const WorkLimits& limits) {
+    for (const Loop& loop : program_.loops) {
+      SHALE_RETURN_IF_ERROR(limits.Check());
+      const std::vector<bool> written = WrittenIn(program_, loop);
+      const auto fixed = [&](const Tensor& t) {
+        const BufferId b = t.where.symbol;
+        return b >= std::ssize(written) || (!written[b] && program_.buffers[b].slots == 1);
+      };
+      std::vector<Quantized> weights;
+      for (InstructionId id = loop.begin; id < loop.end; ++id) {
+        Instruction& instruction = program_.instructions[id];
+        ChangeOperands(instruction, [&](Tensor& t) { Rename(t); });
+        const Op* op = std::get_if<Op>(&instruction.action);
+        if (op == nullptr || loop.repeat == 1) continue;
+        if (const auto* find = op->As<AbsMax>(); find != nullptr && fixed(find->x_RC)) {
+          Quantized& weight = WeightOf(find->x_RC, instruction, weights);
+          weight.finds_maximum = true;
+          Share(find->maximum_1, weight.op.maximum_1);
+          edit_.Remove(id);
+        } else if (const auto* quantize = op->As<QuantizeFloat8>();
+                   quantize != nullptr && fixed(quantize->x_RC) && fixed(quantize->maximum_1)) {
+          Quantized& weight = WeightOf(quantize->x_RC, instruction, weights);
+          if (!weight.finds_maximum) weight.op.maximum_1 = quantize->maximum_1;
+          Share(quantize->out_RC, weight.op.out_RC);
+          Share(quantize->transposed_CR, weight.op.transposed_CR);
+          Share(quantize->scale_1, weight.op.scale_1);
+          edit_.Remove(id);
+        }
+      }
+      for (const Quantized& weight : weights) Insert(loop, weight);
+    }
+    edit_.Apply();
+    return absl::OkStatus();
+  }
+
+ private:
+  // What a loop reads of one weight.
+  struct Quantized {
+    QuantizeFloat8 op;  // Without an output if only the maximum is read.
+    Phase phase;
+    bool finds_maximum = false;  // If not, it was found before an earlier loop.
+  };
+
+  void Rename(Tensor& t) const {
+    if (t.where.symbol < std::ssize(renamed_)) t.where.symbol = renamed_[t.where.symbol];
+  }
+
+  Quantized& WeightOf(const Tensor& x, const Instruction& instruction, std::vector<Quantized>& weights) const {
+    for (Quantized& weight : weights) {
+      if (IsSameView(weight.op.x_RC, x)) return weight;
+    }
+    return weights.emplace_back(Quantized{.op = {.x_RC = x}, .phase = instruction.phase});
+  }
+
+  // Lets all later instructions find `output`, an operand of an op that is taken out, in `shared`, which gets a buffer
+  // if it is absent.
+  void Share(const Tensor& output, Tensor& shared) {
+    if (!output.present()) return;
+    if (!shared.present()) {
+      shared = edit_.AddTensor(program_.buffers[output.where.symbol].name, BufferCategory::kWidenedParameters, output);
+    }
+    renamed_[output.where.symbol] = shared.where.symbol;
+  }
+
+  void Insert(const Loop& loop, const Quantized& weight) {
+    const int32_t unit = UnitOf(program_, loop);
+    const Phase phase = unit < 0 ? Phase::kBegin : weight.phase;
+    const auto insert = [&](Op op) {
+      edit_.InsertBeforeLoop(loop.begin, {.action = std::move(op), .phase = phase, .unit = unit});
+    };
+    if (weight.finds_maximum) insert(AbsMax{.x_RC = weight.op.x_RC, .maximum_1 = weight.op.maximum_1});
+    if (weight.op.scale_1.present()) insert(weight.op);
+  }
+
+  StepProgram& program_;
+  ProgramEdit edit_;
+  std::vector<BufferId> renamed_;  // By buffer of the program before: where its contents are.
+};
 
 // Finds out how much scratch ops need. Keeps the answers about attention: they take long, and most blocks are alike.
 class ScratchFinder {
@@ -55,6 +153,8 @@ class ScratchFinder {
 };
 
 }  // namespace
+
+absl::Status QuantizeOnce(StepProgram& program, const WorkLimits& limits) { return OnceQuantizer(program).Run(limits); }
 
 absl::Status PackOnce(StepProgram& program, const Ops& ops, const WorkLimits& limits) {
   ProgramEdit edit(program);

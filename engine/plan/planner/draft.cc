@@ -17,6 +17,7 @@
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/time/prediction.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -85,6 +86,13 @@ bool PacksOnce(const StepProgram& program) {
     const Op* op = std::get_if<Op>(&instruction.action);
     const MatMul* matmul = op == nullptr ? nullptr : op->As<MatMul>();
     return matmul != nullptr && matmul->packed_b.present();
+  });
+}
+
+bool QuantizesOnce(const StepProgram& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    return op != nullptr && op->Is<QuantizeFloat8>() && instruction.micro_batch < 0;
   });
 }
 
@@ -228,14 +236,20 @@ absl::StatusOr<std::shared_ptr<JobGraphs>> Drafter::GraphsOf(const Job& job) {
   return graphs;
 }
 
-// Compiles with packs_once if the budget has room for the packed weights, else without.
+namespace {
+
+bool PreparesOnce(const StepProgram& program) { return PacksOnce(program) || QuantizesOnce(program); }
+
+}  // namespace
+
+// Compiles with prepares_weights_once if the budget has room for what that keeps, else without.
 absl::StatusOr<Draft> Drafter::CompileAccumulation(const Draft& wanted, Accumulation accumulation, const Ops& ops,
                                                    CompilePart compile) {
   Draft draft{.graphs = wanted.graphs, .options = wanted.options, .budget = wanted.budget};
   draft.options.accumulation = accumulation;
   SHALE_RETURN_IF_ERROR(compile(draft, ops, limits_));
-  if (!draft.fits && PacksOnce(draft.train.step.program)) {
-    draft.options.packs_once = false;
+  if (!draft.fits && PreparesOnce(draft.train.step.program)) {
+    draft.options.prepares_weights_once = false;
     SHALE_RETURN_IF_ERROR(compile(draft, ops, limits_));
   }
   return draft;
@@ -309,8 +323,8 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   if (job.sharding.accumulation == Accumulation::kAuto) return CompileWhole(job);
   SHALE_RETURN_IF_ERROR(BuildOtherGraphs(job, limits_, *sketch.graphs));
   SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
-  // Weights that are packed again may fit where those that are packed once do not.
-  if (!sketch.fits && PacksOnce(sketch.train.step.program)) return CompileWhole(job);
+  // Weights that every micro-batch quantizes or packs may fit where those that are kept do not.
+  if (!sketch.fits && PreparesOnce(sketch.train.step.program)) return CompileWhole(job);
   return sketch;
 }
 

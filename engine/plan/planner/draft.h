@@ -50,9 +50,10 @@ struct PlannedStep {
 absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
                                            const MemoryPlanOptions& memory_options = {}, const WorkLimits& limits = {});
 
-// Returns whether the program keeps weights packed for several micro-batches (StepOptions::packs_once). This is never
-// so if no matmul uses packed weights.
+// Return whether the program keeps weights packed, or in fp8, for several micro-batches
+// (StepOptions::prepares_weights_once).
 bool PacksOnce(const StepProgram& program);
+bool QuantizesOnce(const StepProgram& program);
 
 // Returns the budget of one rank. For the arena and for host memory, this is the number of bytes that the job sets,
 // otherwise that of `default_budget`; without either there is no limit. Returns an error of `default_budget` only if
@@ -69,7 +70,7 @@ struct StepTime {
 
 struct Draft {
   std::shared_ptr<JobGraphs> graphs;  // Drafts of one Drafter may share them.
-  StepOptions options;                // `accumulation` and `packs_once` are decided.
+  StepOptions options;                // `accumulation` and `prepares_weights_once` are decided.
   PlannedStep train, evaluate;        // Evaluation and generation run one micro-batch.
   std::vector<PlannedStep> generate;  // One for each graph of JobGraphs::generate.
   Budget budget;

@@ -16,6 +16,21 @@
 namespace shale {
 namespace {
 
+// Returns which weights are there in another form than they are stored in.
+std::string DescribeWidened(const Explained& x, const JobPlan& plan) {
+  std::vector<std::string> parts;
+  if (x.job.optimizer.frozen_weights != Storage::kAsUsed) {
+    parts.push_back(absl::StrCat("the frozen weights of the unit in use, from ",
+                                 ToString(x.job.optimizer.frozen_weights), " to ",
+                                 ToString(DTypeOf(x.job.precision.compute)), ", until its forward or backward ends"));
+  }
+  if (QuantizesOnce(plan.train.step.program)) {
+    parts.push_back(absl::StrCat(plan.options.accumulation == Accumulation::kLayered ? "a unit's" : "all",
+                                 " weights of matmuls in fp8, quantized once for all micro-batches"));
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
 // Returns which logits the head holds at once, or that it has none.
 std::string DescribeLoss(const Job& job, const JobPlan& plan) {
   const int64_t of_sequence = plan.train.graph.last_target_only ? 1 : job.batch.sequence_length;
@@ -102,9 +117,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
     case BufferCategory::kGatheredParameters:
       return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                      : "all units, kept from forward to backward";
-    case BufferCategory::kWidenedParameters:
-      return absl::StrCat("the frozen weights of the unit in use, from ", ToString(x.job.optimizer.frozen_weights),
-                          " to ", ToString(DTypeOf(x.job.precision.compute)), ", until its forward or backward ends");
+    case BufferCategory::kWidenedParameters: return DescribeWidened(x, plan);
     case BufferCategory::kActivations:
       return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset),
                           KeepsFloat8(plan.train.step.program) ? ", inputs of matmuls in fp8" : "", PerMicroBatch(x));

@@ -36,6 +36,7 @@ SectionText ExplainMicroBatches(const Explained& x) {
                          {"lr_schedule.warmup_samples", ""},
                          {"lr_schedule.warmup_tokens", ""}}));
   const Draft& many_draft = k > 1 ? x.own : other;
+  const StepProgram& program = many_draft.train.step.program;
   const Cost& many = many_draft.cost;
   const Cost& one = k > 1 ? other.cost : x.own.cost;
   std::string text =
@@ -50,13 +51,16 @@ SectionText ExplainMicroBatches(const Explained& x) {
                     ", and further micro-batches add nothing. With one micro-batch a gradient exists from its unit's "
                     "backward to the update, and shares bytes with the activations of forward. With several, the "
                     "gradients of a micro-batch must outlive the forward of the next one, to which they add up.");
+    if (QuantizesOnce(program)) {
+      absl::StrAppend(&text, " Weights in fp8, which are quantized once for all micro-batches, are part of it.");
+    }
   } else if (many.arena_bytes > one.arena_bytes) {
     absl::StrAppend(
         &text, "accumulating adds ", FormatBytes(many.arena_bytes - one.arena_bytes),
         ". LAYERED runs all micro-batches through a unit before the next unit, so the tensors that backward needs "
         "are kept for each of them; in return, gathers and reductions happen once per step. A stronger preset of "
         "activation checkpointing reduces the cost.");
-    if (PacksOnce(plan.train.step.program)) absl::StrAppend(&text, " A unit's weights, kept packed, are part of it.");
+    if (PacksOnce(program)) absl::StrAppend(&text, " A unit's weights, kept packed, are part of it.");
   } else if (many.host_bytes > one.host_bytes) {
     absl::StrAppend(&text, "accumulating adds nothing to the arena.");
   } else {

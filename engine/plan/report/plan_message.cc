@@ -111,7 +111,7 @@ void Fill(const Job& job, const JobPlan& plan, proto::PlannedOptions& to) {
   to.set_accumulation_reason(plan.accumulation_reason);
   to.set_prefetch(o.prefetch);
   to.set_reshard_after_forward(o.reshard_after_forward);
-  to.set_packs_once(o.packs_once);
+  to.set_prepares_weights_once(o.prepares_weights_once);
   to.set_compute(job.precision.compute == ComputePrecision::kBFloat16  ? "BF16"
                  : job.precision.compute == ComputePrecision::kFloat16 ? "FP16"
                                                                        : "FP32");

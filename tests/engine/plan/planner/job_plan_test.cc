@@ -133,7 +133,7 @@ TEST(Plan, LayeredPacksWeightsOnceOnlyWhereThereIsRoom) {
   const absl::StatusOr<JobPlan> roomy = PlanJob(job, MachineOf<PackingOps>());
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   EXPECT_GT(roomy->arena_bytes, without);
-  EXPECT_TRUE(roomy->options.packs_once);
+  EXPECT_TRUE(roomy->options.prepares_weights_once);
   EXPECT_TRUE(PacksOnce(roomy->train.step.program));
   for (const int64_t budget : {without, roomy->arena_bytes - 1, roomy->arena_bytes}) {
     job.memory.budget_bytes = budget;
@@ -145,6 +145,24 @@ TEST(Plan, LayeredPacksWeightsOnceOnlyWhereThereIsRoom) {
   }
   job.memory.budget_bytes = without - 1;
   EXPECT_EQ(PlanJob(job, MachineOf<PackingOps>()).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(Plan, WeightsAreQuantizedOnceOnlyWhereThereIsRoom) {
+  Job job = SmallFloat8Job();
+  job.sharding.ranks = 1;
+  job.sharding.accumulation = Accumulation::kSharded;
+  job.batch.global_batch = 2 * job.batch.micro_batch;
+  const JobPlan roomy = Plan(job);
+  EXPECT_TRUE(QuantizesOnce(roomy.train.step.program));
+  job.memory.budget_bytes = roomy.arena_bytes - 1;
+  const JobPlan tight = Plan(job);
+  EXPECT_LT(tight.arena_bytes, roomy.arena_bytes);
+  EXPECT_FALSE(tight.options.prepares_weights_once);
+  EXPECT_FALSE(QuantizesOnce(tight.train.step.program));
+  job.sharding.ranks = 2;  // Each micro-batch gathers them.
+  job.batch.global_batch *= 2;
+  job.memory.budget_bytes = 0;
+  EXPECT_FALSE(QuantizesOnce(Plan(job).train.step.program));
 }
 
 TEST(Plan, EvaluationAndGenerationUseTheSamePersistentBytes) {
