@@ -137,7 +137,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPl
   return plan;
 }
 
-absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program, LeastMemory& least) {
+absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program) {
   SHALE_RETURN_IF_ERROR(CheckStructure(program));
   const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
   SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> footprints, Footprints(program, lifetimes, {}));
@@ -145,8 +145,8 @@ absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program, LeastM
     const std::vector<int64_t> sums = LiveSums(program, lifetimes, memory);
     return *std::max_element(sums.begin(), sums.end());
   };
-  least = {.arena_bytes = largest(MemoryKind::kDevice), .host_bytes = largest(MemoryKind::kHost)};
-  MemoryPlan plan;
+  MemoryPlan plan{.lower_bound_bytes = largest(MemoryKind::kDevice),
+                  .lower_bound_host_bytes = largest(MemoryKind::kHost)};
   int64_t end[2] = {0, kHostMemoryBegin};  // By MemoryKind.
   for (size_t b = 0; b < footprints.size(); ++b) {
     int64_t& next = end[static_cast<int>(program.buffers[b].memory)];

@@ -45,8 +45,9 @@ struct MemoryPlan {
   int64_t persistent_host_bytes = 0;
   int64_t host_bytes = 0;
   // The largest sum of live buffers in the arena at one instruction, without alignment and red zones. No plan can be
-  // smaller.
+  // smaller. Of host memory only PlanWithoutSharing computes it.
   int64_t lower_bound_bytes = 0;
+  int64_t lower_bound_host_bytes = 0;
   InstructionId peak_instruction = 0;                         // The first instruction that reaches that sum.
   std::array<int64_t, kBufferCategories> bytes_at_peak = {};  // Live bytes there, by category. Their sum is the bound.
   std::vector<BufferId> largest_at_peak;                      // The buffers live there, largest first, at most 12.
@@ -59,16 +60,10 @@ struct MemoryPlan {
 // not fit int64.
 absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options);
 
-// What any plan of a program needs at least: the largest sums of live buffers, without alignment.
-struct LeastMemory {
-  int64_t arena_bytes = 0;  // MemoryPlan::lower_bound_bytes
-  int64_t host_bytes = 0;
-};
-
-// Gives every buffer bytes that it shares with none, and sets nothing but the addresses. Waits that are derived from
-// such a plan are those of the data alone: any plan of PlanMemory has these, and more where buffers share bytes. Stores
-// in `least` what any plan needs. Takes a small part of the time of PlanMemory, and returns the same errors.
-absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program, LeastMemory& least);
+// Gives every buffer bytes that it shares with none, and sets nothing but the addresses and the two lower bounds. Waits
+// that are derived from such a plan are those of the data alone: any plan of PlanMemory has these, and more where
+// buffers share bytes. Takes a small part of the time of PlanMemory, and returns the same errors.
+absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program);
 
 // The places of the items that a program's StepItemCopy instructions copy. Every iteration has a place of its own, so
 // copies do not wait for each other, and the host does not wait for copies.

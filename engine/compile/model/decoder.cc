@@ -260,12 +260,13 @@ unsigned __int128 DecoderConfig::ParameterCount(int64_t) const {
   const Wide one_norm = norm == NormKind::kLayerNorm ? 2 * wide : wide;
   const Wide query = static_cast<Wide>(heads) * head_width;
   const Wide qkv = query + 2 * static_cast<Wide>(kv_heads) * head_width;
-  const Wide up = static_cast<Wide>(hidden) * (IsGated(activation) ? 2 : 1);
-  const Wide norms = (parallel_block && !parallel_norms ? 1 : 2) + (post_norms ? 2 : 0);
+  const BlockConfig first = Block(0);  // Blocks differ in what has no parameters.
+  const Wide up = static_cast<Wide>(hidden) * (IsGated(first.activation) ? 2 : 1);
+  const Wide norms = (first.ffn_norm ? 2 : 1) + (first.post_norms ? 2 : 0);
   Wide block = wide * qkv + query * wide + wide * up + hidden * wide + norms * one_norm;
-  if (qkv_bias) block += qkv;
-  if (linear_bias) block += wide + up + wide;
-  if (qk_norm) block += 2 * static_cast<Wide>(head_width);
+  if (first.qkv_bias) block += qkv;
+  if (first.linear_bias) block += wide + up + wide;
+  if (first.qk_norm) block += 2 * static_cast<Wide>(head_width);
   const Wide table = position == PositionKind::kLearned ? max_positions * wide : 0;
   return vocabulary * wide * (tied_head ? 1 : 2) + table + layers * block + one_norm + AdapterParameterCount(*this);
 }
@@ -277,11 +278,9 @@ double DecoderConfig::WidestRow() const {
 
 double DecoderConfig::AttentionFlopsPerToken(int64_t sequence_length) const {
   const double attention_width = static_cast<double>(heads) * static_cast<double>(head_width);
-  const int64_t windows = LayersWithWindow(*this);
-  const auto of_layers = [&](int64_t count, int64_t window) {
-    return 12 * static_cast<double>(count) * attention_width * MeanKeys(sequence_length, window);
-  };
-  return of_layers(layers - windows, 0) + of_layers(windows, attention_window);
+  double keys = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) keys += MeanKeys(sequence_length, Block(layer).attention_window);
+  return 12 * attention_width * keys;
 }
 
 std::string DecoderConfig::Description() const {

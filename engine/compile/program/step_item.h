@@ -21,12 +21,9 @@ enum class ItemShape : uint8_t {
   kLogits,     // [B, V], in the dtype of ModelGraph::logits.
 };
 
-// What an item belongs to: the instruction's micro-batch, or the whole run of the program.
-enum class ItemScope : uint8_t { kMicroBatch, kStep };
-
-enum class ItemDirection : uint8_t { kToDevice, kToHost };
-
-// Expands to X(Item, name, dtype, shape, scope, direction) for each item. On the host they lie in this order.
+// Expands to X(Item, name, dtype, shape, per_micro_batch, to_host) for each item: whether it belongs to the
+// instruction's micro-batch, and not to the whole run of the program; and whether it goes from the device to the host.
+// On the host they lie in this order.
 //   kInputs         input tokens
 //   kTargets        target tokens; a negative target is not counted
 //   kFeatures       features in the place of tokens
@@ -44,24 +41,24 @@ enum class ItemDirection : uint8_t { kToDevice, kToHost };
 //   kGlobalWeight   the sum of |weight| over all ranks
 //   kLossScale      the kLossScale* values of kernels/step_scalars.h for the next step
 //   kLogits         the logits of these rows
-#define SHALE_EACH_STEP_ITEM(X)                                                  \
-  X(kInputs, "inputs", kInt32, kTokens, kMicroBatch, kToDevice)                  \
-  X(kTargets, "targets", kInt32, kTokens, kMicroBatch, kToDevice)                \
-  X(kFeatures, "features", kFloat32, kColumns, kMicroBatch, kToDevice)           \
-  X(kTargetValues, "target_values", kFloat32, kColumns, kMicroBatch, kToDevice)  \
-  X(kTargetWeights, "target_weights", kFloat32, kTokens, kMicroBatch, kToDevice) \
-  X(kPositionIds, "position_ids", kInt32, kTokens, kMicroBatch, kToDevice)       \
-  X(kBegins, "begins", kInt32, kSequences, kStep, kToDevice)                     \
-  X(kRows, "rows", kInt32, kSequences, kMicroBatch, kToDevice)                   \
-  X(kHyper, "hyper", kFloat32, kVector, kStep, kToDevice)                        \
-  X(kMicroBatch, "micro_batch", kInt64, kVector, kMicroBatch, kToDevice)         \
-  X(kValidTokens, "valid_tokens", kInt64, kVector, kStep, kToDevice)             \
-  X(kWeightTotal, "weight_total", kFloat64, kVector, kStep, kToDevice)           \
-  X(kTotals, "totals", kFloat64, kVector, kStep, kToHost)                        \
-  X(kGlobalTokens, "global_tokens", kInt64, kVector, kStep, kToHost)             \
-  X(kGlobalWeight, "global_weight", kFloat64, kVector, kStep, kToHost)           \
-  X(kLossScale, "loss_scaling", kFloat64, kVector, kStep, kToHost)               \
-  X(kLogits, "logits", kFloat32, kLogits, kStep, kToHost)
+#define SHALE_EACH_STEP_ITEM(X)                                       \
+  X(kInputs, "inputs", kInt32, kTokens, true, false)                  \
+  X(kTargets, "targets", kInt32, kTokens, true, false)                \
+  X(kFeatures, "features", kFloat32, kColumns, true, false)           \
+  X(kTargetValues, "target_values", kFloat32, kColumns, true, false)  \
+  X(kTargetWeights, "target_weights", kFloat32, kTokens, true, false) \
+  X(kPositionIds, "position_ids", kInt32, kTokens, true, false)       \
+  X(kBegins, "begins", kInt32, kSequences, false, false)              \
+  X(kRows, "rows", kInt32, kSequences, true, false)                   \
+  X(kHyper, "hyper", kFloat32, kVector, false, false)                 \
+  X(kMicroBatch, "micro_batch", kInt64, kVector, true, false)         \
+  X(kValidTokens, "valid_tokens", kInt64, kVector, false, false)      \
+  X(kWeightTotal, "weight_total", kFloat64, kVector, false, false)    \
+  X(kTotals, "totals", kFloat64, kVector, false, true)                \
+  X(kGlobalTokens, "global_tokens", kInt64, kVector, false, true)     \
+  X(kGlobalWeight, "global_weight", kFloat64, kVector, false, true)   \
+  X(kLossScale, "loss_scaling", kFloat64, kVector, false, true)       \
+  X(kLogits, "logits", kFloat32, kLogits, false, true)
 
 enum class StepItem : uint8_t {
 #define SHALE_ENUMERATE(Item, ...) Item,
@@ -73,14 +70,14 @@ struct StepItemRow {
   absl::string_view name;
   DType dtype = DType::kFloat32;
   ItemShape shape = ItemShape::kVector;
-  ItemScope scope = ItemScope::kStep;
-  ItemDirection direction = ItemDirection::kToDevice;
+  bool per_micro_batch = false;
+  bool to_host = false;
 };
 
 // By StepItem.
 inline constexpr StepItemRow kStepItemRows[] = {
-#define SHALE_ROW(Item, name, dtype, shape, scope, direction) \
-  {name, DType::dtype, ItemShape::shape, ItemScope::scope, ItemDirection::direction},
+#define SHALE_ROW(Item, name, dtype, shape, per_micro_batch, to_host) \
+  {name, DType::dtype, ItemShape::shape, per_micro_batch, to_host},
     SHALE_EACH_STEP_ITEM(SHALE_ROW)
 #undef SHALE_ROW
 };
@@ -90,6 +87,6 @@ constexpr const StepItemRow& RowOf(StepItem item) { return kStepItemRows[static_
 inline absl::string_view ToString(StepItem item) {
   return static_cast<int>(item) < kStepItems ? RowOf(item).name : "?";
 }
-constexpr bool ToHost(StepItem item) { return RowOf(item).direction == ItemDirection::kToHost; }
+constexpr bool ToHost(StepItem item) { return RowOf(item).to_host; }
 
 }  // namespace shale

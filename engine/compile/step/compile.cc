@@ -21,12 +21,6 @@
 namespace shale {
 namespace {
 
-// The buffers of a step that belong to no unit.
-struct StepData {
-  Tensor mean_factor, logits;
-  TargetCounts counts;
-};
-
 // The activations that a unit keeps, with their buffers and those of the unit's boundaries.
 struct UnitPlan {
   std::vector<bool> kept;                      // Activations that its backward finds (DecideKept).
@@ -130,7 +124,7 @@ class StepCompiler {
 
   void EmitBegin() {
     if (model_.mode == GraphMode::kLogits) {
-      data_.logits = writer_.AddTensor("logits", BufferCategory::kLossWorkspace, model_.logits().tensor);
+      logits_ = writer_.AddTensor("logits", BufferCategory::kLossWorkspace, model_.logits().tensor);
       if (model_.cache.positions > 0) ToDevice(StepItem::kBegins, model_.micro_batch);
       return;
     }
@@ -139,18 +133,17 @@ class StepCompiler {
       EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce}, count, writer_);
       return count;
     };
-    TargetCounts& counts = data_.counts;
-    counts.valid_tokens = counted(StepItem::kValidTokens);
-    if (weighted()) counts.weight_total = counted(StepItem::kWeightTotal);
-    data_.mean_factor =
-        writer_.AddTensor("mean_factor", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {1}));
+    const Tensor valid_tokens = counted(StepItem::kValidTokens);
+    const Tensor weight_total = weighted() ? counted(StepItem::kWeightTotal) : Tensor();
+    mean_factor_ = writer_.AddTensor("mean_factor", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {1}));
     const bool over_weights = model_.target_weights == TargetWeights::kOverWeights;
-    writer_.Emit({}, Op(MeanFactor{.valid_tokens_1 = counts.valid_tokens,
-                                   .factor_1 = data_.mean_factor,
-                                   .weight_total_1 = over_weights ? counts.weight_total : Tensor(),
+    writer_.Emit({}, Op(MeanFactor{.valid_tokens_1 = valid_tokens,
+                                   .factor_1 = mean_factor_,
+                                   .weight_total_1 = over_weights ? weight_total : Tensor(),
                                    .loss_scale_3 = training() ? state_.loss_scale : Tensor()}));
     if (!training()) return;
-    updater_.emplace(options_, state_, ToDevice(StepItem::kHyper, kHyperSize), counts, writer_);
+    ToDevice(StepItem::kHyper, kHyperSize);
+    updater_.emplace(options_, state_, data_of_step_, writer_);
   }
 
   // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches. Otherwise (SHARDED,
@@ -166,7 +159,7 @@ class StepCompiler {
       SHALE_RETURN_IF_ERROR(limits_.Check());
       const auto [u, work] = visits_[v];
       if (layered_) writer_.BeginLoop(1);
-      gatherer_->Gather({u, PhaseOf(work), GroupsRead(model_, model_.units[u], plans_[u].kept, work)});
+      gatherer_->Gather(visits_[v], GroupsRead(model_, model_.units[u], plans_[u].kept, work));
       if (HasBackward(work)) reducer_->BeginUnit(u);
       if (layered_) writer_.BeginLoop(options_.micro_batches);
       EmitVisit(visits_[v]);
@@ -219,12 +212,11 @@ class StepCompiler {
         return gatherer_->Full(parameter.group).Slice(0, p->offset_elements, p->elements);
       }
       case ValueRole::kParameterGradient: return reducer_->Gradient(u, value.parameter);
-      case ValueRole::kData:
-        return RowOf(value.item).scope == ItemScope::kMicroBatch ? Load(u, value) : data_of_step_.at(value.item);
+      case ValueRole::kData: return RowOf(value.item).per_micro_batch ? Load(u, value) : data_of_step_.at(value.item);
       case ValueRole::kCache: return caches_.at({u, value.tensor.where.symbol});
-      case ValueRole::kMeanFactor: return data_.mean_factor;
+      case ValueRole::kMeanFactor: return mean_factor_;
       case ValueRole::kLossTotal: return state_.totals.Slice(0, kTotalLoss, 1);
-      case ValueRole::kLogits: return data_.logits;
+      case ValueRole::kLogits: return logits_;
     }
     SHALE_CHECK(false) << unit.name << ": " << value.name;
     return {};
@@ -253,7 +245,7 @@ class StepCompiler {
   void EmitEnd() {
     const EmitContext copy{.stream = StreamId::kCopy, .phase = Phase::kEnd};
     if (model_.mode == GraphMode::kLogits) {
-      writer_.Emit(copy, StepItemCopy{StepItem::kLogits, data_.logits});
+      writer_.Emit(copy, StepItemCopy{StepItem::kLogits, logits_});
       return;
     }
     if (training()) {
@@ -263,8 +255,8 @@ class StepCompiler {
                     state_.totals.Slice(0, kTotalLoss, 1), writer_);
     }
     writer_.Emit(copy, StepItemCopy{StepItem::kTotals, state_.totals});
-    writer_.Emit(copy, StepItemCopy{StepItem::kGlobalTokens, data_.counts.valid_tokens});
-    if (weighted()) writer_.Emit(copy, StepItemCopy{StepItem::kGlobalWeight, data_.counts.weight_total});
+    writer_.Emit(copy, StepItemCopy{StepItem::kGlobalTokens, data_of_step_.at(StepItem::kValidTokens)});
+    if (weighted()) writer_.Emit(copy, StepItemCopy{StepItem::kGlobalWeight, data_of_step_.at(StepItem::kWeightTotal)});
     if (training() && state_.loss_scale.present()) {
       writer_.Emit(copy, StepItemCopy{StepItem::kLossScale, state_.loss_scale});
     }
@@ -276,8 +268,8 @@ class StepCompiler {
   const WorkLimits& limits_;
   ProgramWriter writer_;
   JobState state_;
-  StepData data_;
-  std::map<StepItem, Tensor> data_of_step_;           // From the host.
+  Tensor mean_factor_, logits_;
+  DataOfStep data_of_step_;                           // From the host.
   std::map<std::pair<int, ValueId>, Tensor> caches_;  // By unit and value.
   bool layered_ = false;
   std::vector<UnitPlan> plans_;                // By unit.

@@ -8,8 +8,8 @@
 
 namespace shale {
 
-FactoredDirection EmitFactoredDirection(const FactoredSettings& settings, const GroupState& g, const Update& op,
-                                        const Tensor& number, ProgramWriter& writer) {
+void EmitFactoredDirection(const FactoredSettings& settings, const GroupState& g, Update& update,
+                           ProgramWriter& writer) {
   const bool divided = g.placement.placement().state == Part::kShard;
   const auto once = [](StreamId stream) {
     return EmitContext{.stream = stream, .phase = Phase::kUpdate, .once_a_step = true};
@@ -24,12 +24,12 @@ FactoredDirection EmitFactoredDirection(const FactoredSettings& settings, const 
   const Tensor sums = add("adafactor.sums", DType::kFloat32, {factors});
   const Tensor own_sums = divided ? g.factor_placement->ShardOf(sums) : sums;
   const Tensor moments = divided ? add("adafactor.moments", DType::kFloat32, {factors}) : g.factors;
-  const Tensor direction = add("adafactor.direction", DType::kFloat32, {op.gradient_P.elements()});
+  const Tensor direction = add("adafactor.direction", DType::kFloat32, {update.gradient_P.elements()});
   const Tensor totals = add("adafactor.totals", DType::kFloat64, {std::ssize(*g.factored), 2});
   const Tensor step =
       writer.AddTensor("adafactor.step", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {kUpdateSize}));
   const auto emit = [&](Adafactor pass, int64_t stride) {
-    pass.update_5 = op.update_5;
+    pass.update_5 = update.update_5;
     pass.parameters = g.factored;
     pass.shard_stride = stride;
     pass.beta1 = settings.beta1;
@@ -39,26 +39,29 @@ FactoredDirection EmitFactoredDirection(const FactoredSettings& settings, const 
     writer.Emit(once(StreamId::kCompute), Op(std::move(pass)));
   };
   const int64_t stride = g.placement.owned_stride();
-  emit({.stage = Adafactor::Stage::kSums, .gradient_P = op.gradient_P, .sums = sums}, stride);
+  emit({.stage = Adafactor::Stage::kSums, .gradient_P = update.gradient_P, .sums = sums}, stride);
   sum(sums);
-  emit({.stage = Adafactor::Stage::kMoments, .number_1 = number, .sums = own_sums, .moments = g.factors},
+  emit({.stage = Adafactor::Stage::kMoments, .number_1 = update.number_1, .sums = own_sums, .moments = g.factors},
        g.factor_placement->owned_stride());
   if (divided) {
     writer.Emit(once(StreamId::kGather),
                 Collective{.kind = CollectiveKind::kAllGather, .local = g.factors, .full = moments});
   }
   const auto with_masters = [&](Adafactor pass) {
-    pass.weight_P = op.weight_P;
-    pass.master_P = op.master_P;
-    pass.low_P = op.low_P;
+    pass.weight_P = update.weight_P;
+    pass.master_P = update.master_P;
+    pass.low_P = update.low_P;
     pass.direction_P = direction;
     pass.totals_Q2 = totals;
     return pass;
   };
-  emit(with_masters({.stage = Adafactor::Stage::kDirection, .gradient_P = op.gradient_P, .moments = moments}), stride);
+  emit(with_masters({.stage = Adafactor::Stage::kDirection, .gradient_P = update.gradient_P, .moments = moments}),
+       stride);
   sum(totals);
-  emit(with_masters({.stage = Adafactor::Stage::kScale, .number_1 = number, .step_5 = step}), stride);
-  return {direction, step};
+  emit(with_masters({.stage = Adafactor::Stage::kScale, .number_1 = update.number_1, .step_5 = step}), stride);
+  update.gradient_P = direction;
+  update.update_5 = step;
+  if (!update.rounds_stochastically()) update.number_1 = {};
 }
 
 }  // namespace shale

@@ -5,15 +5,9 @@
 
 #include "engine/compile/program/program.h"
 #include "engine/compile/step/state.h"
+#include "engine/compile/step/visits.h"
 
 namespace shale {
-
-// The gathered parameters that one visit of a unit uses (engine/compile/step/visits.h).
-struct GatherUse {
-  int unit = -1;
-  Phase phase = Phase::kForward;
-  std::vector<GroupId> groups;
-};
 
 // Emits an all-gather for each group right before the visit that reads it, as if the weights lay in the arena:
 // OverlapCollectives issues it earlier, and OffloadState copies weights that lie in host memory
@@ -36,16 +30,16 @@ class Gatherer {
         full_(model.groups.size()),
         kept_(model.groups.size()) {}
 
-  // Emits what must come before the instructions of a visit. Call it for each visit in order.
-  void Gather(const GatherUse& use);
-  // Returns the full group as ops use it, for the current visit. REQUIRES: its use contains the group.
+  // Emits what must come before the instructions of a visit that reads these groups. Call it for each visit in order.
+  void Gather(const Visit& visit, const std::vector<GroupId>& groups);
+  // Returns the full group as ops use it, for the current visit. REQUIRES: the visit reads the group.
   const Tensor& Full(GroupId group) const;
 
  private:
   // Returns the full group in its stored form.
-  Tensor Gathered(const GatherUse& use, GroupId group);
+  Tensor Gathered(const Visit& visit, GroupId group);
   // Returns the full group as ops use it. This is the one place where a stored form becomes the used one.
-  Tensor Widen(const GatherUse& use, GroupId group, const Tensor& stored);
+  Tensor Widen(const Visit& visit, GroupId group, const Tensor& stored);
 
   const ModelGraph& model_;
   const StepOptions& options_;

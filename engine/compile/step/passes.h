@@ -77,8 +77,8 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // in before each all-gather, one visit ahead of it. On one shard, where nothing is gathered, that copy takes the place
 // of the all-gather.
 //
-// Leaves instructions of StreamId::kHost alone: these read host memory. The rule Adafactor has several ops before its
-// update (engine/compile/step/update.h). REQUIRES:
+// Keeps all instructions and their order, and leaves those of StreamId::kHost alone: these read host memory. The rule
+// Adafactor has several ops before its update (engine/compile/step/update.h). REQUIRES:
 // - Of other instructions, only updates, ops of Adafactor and the all-gathers of visits have operands in host memory.
 //   An op of Adafactor has some of those of its group's update, and no others.
 // - The ops of Adafactor for a group, with the collectives between them, stand right before its update. A Copy and the
@@ -150,8 +150,8 @@ absl::Status OffloadActivations(StepProgram& program, const std::vector<std::str
 // buffer is not merged if its contents pass from one iteration of a loop to the next, if it has a slot for each
 // micro-batch, or if it is held for a later instruction (Buffer::held_until).
 //
-// The second buffer stays in the list, but no instruction uses it and it takes no bytes. REQUIRES: CheckStructure
-// accepts the program (engine/compile/program/structure.h).
+// Keeps all instructions, their order and all other buffers. The second buffer stays in the list, but no instruction
+// uses it and it takes no bytes. REQUIRES: CheckStructure accepts the program (engine/compile/program/structure.h).
 void WorkInPlace(StepProgram& program);
 
 }  // namespace shale

@@ -52,12 +52,12 @@ std::vector<std::vector<GroupId>> ScheduleUpdates(const std::vector<Visit>& visi
   return updated;
 }
 
-Updater::Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const TargetCounts& counts,
-                 ProgramWriter& writer)
+Updater::Updater(const StepOptions& options, const JobState& state, const DataOfStep& data, ProgramWriter& writer)
     : options_(options),
       state_(state),
-      hyper_(hyper),
-      counts_(counts),
+      hyper_(data.at(StepItem::kHyper)),
+      valid_tokens_(data.at(StepItem::kValidTokens)),
+      weight_total_(data.contains(StepItem::kWeightTotal) ? data.at(StepItem::kWeightTotal) : Tensor()),
       writer_(writer),
       by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
       in_backward_(options.update == UpdateTime::kInBackward),
@@ -98,10 +98,10 @@ void Updater::Finish(const std::vector<GroupId>& groups) {
   EmitUpdates(groups);
   CombineRows();
   if (!state_.previous_norm.present()) return;
-  Compute(Op(RecordNorm{.valid_tokens_1 = counts_.valid_tokens,
+  Compute(Op(RecordNorm{.valid_tokens_1 = valid_tokens_,
                         .totals_3 = state_.totals,
                         .norm_1 = state_.previous_norm,
-                        .weight_total_1 = counts_.weight_total}));
+                        .weight_total_1 = weight_total_}));
 }
 
 void Updater::EmitRows() {
@@ -134,7 +134,7 @@ void Updater::EmitTotalsOfStep(const std::vector<GroupId>& groups) {
 void Updater::UpdateAllTogether(const std::vector<GroupId>& groups) {
   EmitTotalsOfStep(groups);
   // Groups that one optimizer updates share what is prepared. The last one counts, so all have the same number.
-  std::map<const Optimizer*, Prepared> prepared;
+  std::map<const Optimizer*, Update> prepared;
   std::vector<GroupId> firsts;  // Of each optimizer.
   for (GroupId group : groups) {
     if (prepared.try_emplace(&OptimizerOf(group)).second) firsts.push_back(group);
@@ -201,7 +201,7 @@ void Updater::EmitRow(const Tensor& totals, const std::vector<GroupId>& groups) 
   Compute(Op(FlagNonFinite{.totals_3 = totals, .loss_scale_3 = state_.loss_scale}));
 }
 
-Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer) {
+Update Updater::EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer) {
   const Tensor update =
       writer_.AddTensor("update", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {kUpdateSize}));
   const bool bf16_alone =
@@ -212,13 +212,13 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const 
   }
   const LossScaling scaling = options_.loss_scaling.value_or(LossScaling());
   Compute(Op(PrepareUpdate{.hyper_2 = hyper_,
-                           .valid_tokens_1 = counts_.valid_tokens,
+                           .valid_tokens_1 = valid_tokens_,
                            .totals_3 = totals,
                            .update_count_1 = state_.update_count,
                            .update_5 = update,
                            .number_1 = number,
                            .previous_norm_1 = state_.previous_norm,
-                           .weight_total_1 = counts_.weight_total,
+                           .weight_total_1 = weight_total_,
                            .loss_scale_3 = state_.loss_scale,
                            .growth_factor = scaling.growth_factor,
                            .backoff_factor = scaling.backoff_factor,
@@ -228,7 +228,7 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const 
                            .counts = counts,
                            .learning_rate_factor = static_cast<float>(optimizer.learning_rate_factor),
                            .max_norm = static_cast<float>(optimizer.max_gradient_norm.value_or(-1))}));
-  return {update, number};
+  return {.update_5 = update, .rule = optimizer.rule, .number_1 = number, .seed = options_.seed};
 }
 
 Tensor Updater::WidenedGradient(GroupId group) {
@@ -241,29 +241,19 @@ Tensor Updater::WidenedGradient(GroupId group) {
   return widened;
 }
 
-void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
+void Updater::EmitUpdate(GroupId group, Update update) {
   const GroupState& g = state_.groups[group];
-  Op op = Update{.update_5 = prepared.update,
-                 .gradient_P = WidenedGradient(group),
-                 .weight_P = g.own_weight,
-                 .master_P = g.master,
-                 .low_P = g.low,
-                 .rule = OptimizerOf(group).rule,
-                 .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
-                 .shard_stride = g.placement.owned_stride(),
-                 .number_1 = prepared.number,
-                 .seed = options_.seed,
-                 .group = group};
-  const absl::Span<const UpdateState> states = StatesOf(op.As<Update>()->rule);
-  for (size_t i = 0; i < states.size(); ++i) op.As<Update>()->states[i] = g.states[state_.Find(states[i])];
-  if (g.factored != nullptr) {
-    const FactoredDirection factored =
-        EmitFactoredDirection(*OptimizerOf(group).factored, g, *op.As<Update>(), prepared.number, writer_);
-    op.As<Update>()->gradient_P = factored.direction_P;
-    op.As<Update>()->update_5 = factored.step_5;
-    if (!op.As<Update>()->rounds_stochastically()) op.As<Update>()->number_1 = {};
-  }
-  Compute(std::move(op));
+  update.gradient_P = WidenedGradient(group);
+  update.weight_P = g.own_weight;
+  update.master_P = g.master;
+  update.low_P = g.low;
+  update.decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed);
+  update.shard_stride = g.placement.owned_stride();
+  update.group = group;
+  const absl::Span<const UpdateState> states = StatesOf(update.rule);
+  for (size_t i = 0; i < states.size(); ++i) update.states[i] = g.states[state_.Find(states[i])];
+  if (g.factored != nullptr) EmitFactoredDirection(*OptimizerOf(group).factored, g, update, writer_);
+  Compute(Op(std::move(update)));
   if (!g.placement.placement().gathers_after_update()) return;
   writer_.Emit(OnceAStep(StreamId::kGather, Phase::kUpdate),
                Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});

@@ -10,14 +10,14 @@
 //
 // Totals (loss, squared norm, whether a gradient is not finite) decide how gradients are clipped, and whether an update
 // is skipped. Gradients are usually clipped by the norm of the step (Clipping::kGlobal), so all groups share one set of
-// totals. An update in backward cannot wait for that norm: each flat group then has totals of its own. So it has, at
-// either time, with the two other clippings:
+// totals. An update in backward cannot wait for that norm: each flat group then has totals of its own. The two other
+// clippings give each group totals of its own too, whenever it is updated:
 //   kPerUnit        a group is clipped by its own norm
 //   kPreviousNorm   all groups are clipped by JobState::previous_norm, the norm of the last step that skipped no group
 //
-// Optimizer::max_gradient_norm clips the flat groups of one optimizer by the norm of their gradients alone. They then
-// share totals, and all other groups share others; but the flag of all totals is that of the step, so that a step
-// updates all or none.
+// Optimizer::max_gradient_norm clips the flat groups of one optimizer by the norm of their gradients alone. These
+// groups share one set of totals, and all other groups another. The flag is the same in both, that of the step, so a
+// step updates all groups or none.
 //
 // [Note: totals over a mesh] Totals are {loss, squared norm, non-finite}. Without replicas an all-reduce sums all
 // three. Replicas hold equal gradients, whose squares must be counted once, but their losses differ. So on a mesh with
@@ -40,8 +40,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
+#include "engine/compile/program/step_item.h"
 #include "engine/compile/step/options.h"
 #include "engine/compile/step/state.h"
 #include "engine/compile/step/visits.h"
@@ -53,11 +55,8 @@ namespace shale {
 // Emits an all-reduce of `data`, a few numbers, over all ranks. Emits nothing if there is one rank.
 void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer);
 
-// What a step counts over its global batch before the first unit begins, summed over all ranks.
-struct TargetCounts {
-  Tensor valid_tokens;  // i64[1]
-  Tensor weight_total;  // f64[1], the sum of |weight|. Absent without weights.
-};
+// Where the items of a step lie on the device.
+using DataOfStep = std::map<StepItem, Tensor>;
 
 // Returns, by visit, the groups whose updates follow it, and last those that the end of the step updates. `completed`
 // has the groups whose gradients are complete after each visit.
@@ -75,9 +74,9 @@ std::vector<std::vector<GroupId>> ScheduleUpdates(const std::vector<Visit>& visi
 // references that the constructor takes.
 class Updater {
  public:
-  // `hyper` and `counts` must be on the device before the first unit begins.
-  Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const TargetCounts& counts,
-          ProgramWriter& writer);
+  // `data` must have kHyper and kValidTokens, and kWeightTotal if targets have weights: the last two summed over all
+  // ranks before the first unit begins.
+  Updater(const StepOptions& options, const JobState& state, const DataOfStep& data, ProgramWriter& writer);
 
   // Emits the totals of groups that are updated in backward, summed over all ranks. REQUIRES: their gradients are
   // complete. On several ranks, call it after a visit and before its reductions: the collectives of these totals are
@@ -109,25 +108,22 @@ class Updater {
   void CombineOverShards(const Tensor& totals, Phase phase);
   void SumOverRanks(const Tensor& totals, Phase phase);
   bool has_replicas() const { return options_.mesh.replicate > 1; }
-  // The outputs of a PrepareUpdate. `number` is absent if the updates round nothing stochastically.
-  struct Prepared {
-    Tensor update, number;
-  };
-  Prepared EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer);
+  // Emits the PrepareUpdate of updates with these totals. Returns such an update, without what belongs to one group.
+  // `number_1` is absent if it rounds nothing stochastically.
+  Update EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer);
   const Optimizer& OptimizerOf(GroupId group) const {
     return options_.OptimizerOf(state_.groups[group].optimizer_group);
   }
   // Returns a group's gradient in fp32, and emits the copy that widens it if it is stored in bf16.
   Tensor WidenedGradient(GroupId group);
-  void EmitUpdate(GroupId group, const Prepared& prepared);
+  void EmitUpdate(GroupId group, Update update);
   // Emits the totals of the step, and those of rows if optimizers clip their own gradients, before any update.
   void EmitTotalsOfStep(const std::vector<GroupId>& groups);
   void UpdateAllTogether(const std::vector<GroupId>& groups);
 
   const StepOptions& options_;
   const JobState& state_;
-  const Tensor hyper_;
-  const TargetCounts counts_;
+  const Tensor hyper_, valid_tokens_, weight_total_;  // Of `data`. The last is absent without weights.
   ProgramWriter& writer_;
   const bool by_group_, in_backward_;
   const std::vector<GroupId> trained_;  // The groups that train, ascending.
@@ -139,12 +135,6 @@ class Updater {
   bool loss_is_summed_ = false;  // By SumLoss.
 };
 
-// What an SGD subtracts from the weights of a group, and the values of its update.
-struct FactoredDirection {
-  Tensor direction_P;  // f32
-  Tensor step_5;       // f32
-};
-
 // Emits the passes of kernels/ops/adafactor.h for a group whose reduced gradient is complete, with the collectives
 // between them. A shard may begin inside of a row, so ranks that have shards of the group
 //
@@ -153,9 +143,9 @@ struct FactoredDirection {
 //   kDirection   divide their shard of the gradient by their roots, and add two sums for each parameter
 //   kScale       clip and scale their shard
 //
-// Replicas have equal gradients and do the same, without communication. `op` is the group's Update as it would be with
-// another rule, and `number` the update's number.
-FactoredDirection EmitFactoredDirection(const FactoredSettings& settings, const GroupState& g, const Update& op,
-                                        const Tensor& number, ProgramWriter& writer);
+// Replicas have equal gradients and do the same, without communication. `update` is the group's update as it would be
+// with another rule. Makes it the update of an SGD that subtracts the direction.
+void EmitFactoredDirection(const FactoredSettings& settings, const GroupState& g, Update& update,
+                           ProgramWriter& writer);
 
 }  // namespace shale

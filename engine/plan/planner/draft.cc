@@ -145,9 +145,9 @@ void Summarize(Draft& draft) {
 // Compiles the training program of a draft that has graphs and options (Drafter::Sketch).
 absl::Status CompileTraining(Draft& draft, const Ops& ops, const WorkLimits& limits) {
   SHALE_ASSIGN_OR_RETURN(draft.train.step, CompileChecked(draft.graphs->train, draft.options, ops, limits));
-  LeastMemory least;
-  SHALE_ASSIGN_OR_RETURN(draft.train.memory, PlanWithoutSharing(draft.train.step.program, least));
-  draft.cost = {.arena_bytes = least.arena_bytes, .host_bytes = least.host_bytes};
+  SHALE_ASSIGN_OR_RETURN(draft.train.memory, PlanWithoutSharing(draft.train.step.program));
+  const MemoryPlan& least = draft.train.memory;
+  draft.cost = {.arena_bytes = least.lower_bound_bytes, .host_bytes = least.lower_bound_host_bytes};
   Summarize(draft);
   return absl::OkStatus();
 }

@@ -19,7 +19,7 @@ namespace shale {
 // determine the sizes; what it does not copy may be missing.
 class StepInputs {
  public:
-  // Set an item, and return what was set. The K micro-batches of an item of ItemScope::kMicroBatch lie one after
+  // Set an item, and return what was set. The K micro-batches of an item of a micro-batch lie one after
   // another. Borrows the elements. REQUIRES: T is as wide as the dtype of the item, which is none of the members below.
   template <class T>
   void Set(StepItem item, absl::Span<const T> elements) {

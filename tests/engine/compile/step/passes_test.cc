@@ -465,6 +465,32 @@ TEST_F(PassTest, ScratchLiesWhereTheOpRuns) {
   EXPECT_THAT(Names(program), ElementsAre("x", "y", "scratch", "z", "scratch"));
 }
 
+// OffloadActivations. in_place_test.cc has the programs of WorkInPlace.
+
+TEST_F(PassTest, AnActivationWaitsForItsBackwardInHostMemory) {
+  const BufferId kept = builder_.AddBuffer("kept", 32), soon = builder_.AddBuffer("soon", 32);
+  for (const BufferId b : {kept, soon}) builder_.program().buffers[b].category = BufferCategory::kActivations;
+  builder_.Loop(2);
+  Visit(0, {}, {Vector(kept)});
+  Visit(1, {}, {});
+  Visit(2, {}, {Vector(soon)});
+  Visit(3, {}, {});
+  Visit(2, {Vector(soon)}, {}, Phase::kBackward);
+  Visit(1, {}, {}, Phase::kBackward);
+  Visit(0, {Vector(kept)}, {}, Phase::kBackward);
+  builder_.Once();
+  builder_.Touch(kCompute, {}, {});
+  StepProgram program = builder_.Finish();
+  EXPECT_TRUE(OffloadActivations(program, {"*"}).ok());
+  EXPECT_TRUE(CheckStructure(program).ok()) << CheckStructure(program);
+  const std::string op = "compute LayerNormForward";
+  // It comes back one visit ahead of its use, into another buffer. `soon` is used again too soon.
+  EXPECT_THAT(Listing(program),
+              ElementsAre(op, "copy Offload kept", op, op, op, op, "copy Fetch kept", op, op, "|", op));
+  EXPECT_THAT(Names(program), ElementsAre("kept", "soon", "kept", "kept"));
+  EXPECT_EQ(program.buffers[kept].held_until, 2);  // While the next visit runs.
+}
+
 // ScheduleUpdates, which decides the places of updates that passes then find.
 
 TEST(ScheduleUpdates, SeveralRanksUpdateAGroupAfterTheBackwardBesideItsReduction) {
