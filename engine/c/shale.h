@@ -309,9 +309,14 @@ SHALE_API shale_code shale_trainer_read_parameter(shale_trainer trainer, const c
                                                   int64_t count, shale_error* error);
 SHALE_API shale_code shale_trainer_write_parameter(shale_trainer trainer, const char* name, int64_t begin,
                                                    const float* values, int64_t count, shale_error* error);
-/* Returns the names of the states that the optimizer keeps for each parameter, one on a line: "m" and "v" of AdamW. */
+/* Returns the names of the states that the optimizer keeps for each parameter, one on a line: "m" and "v" of AdamW. A
+ * parameter has those of the rule that updates it; for another one the functions below return SHALE_NOT_FOUND. */
 SHALE_API shale_code shale_trainer_optimizer_states(shale_trainer trainer, char* buffer, size_t capacity,
                                                     size_t* needed, shale_error* error);
+/* Returns how many values a state has of a parameter: as many as the parameter, but "row_moments" and "column_moments"
+ * of ADAFACTOR as many as its matrix has rows or columns. */
+SHALE_API shale_code shale_trainer_optimizer_state_count(shale_trainer trainer, const char* state,
+                                                         const char* parameter, int64_t* count, shale_error* error);
 /* Read and write values of such a state. */
 SHALE_API shale_code shale_trainer_read_optimizer_state(shale_trainer trainer, const char* state, const char* parameter,
                                                         int64_t begin, float* values, int64_t count,

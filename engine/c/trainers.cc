@@ -275,6 +275,17 @@ shale_code shale_trainer_optimizer_states(shale_trainer trainer, char* buffer, s
   });
 }
 
+shale_code shale_trainer_optimizer_state_count(shale_trainer trainer, const char* state, const char* parameter,
+                                               int64_t* count, shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(state, "state"));
+    SHALE_RETURN_IF_ERROR(Require(parameter, "parameter"));
+    SHALE_RETURN_IF_ERROR(Require(count, "count"));
+    SHALE_ASSIGN_OR_RETURN(*count, t.state().OptimizerStateElements(state, parameter));
+    return absl::OkStatus();
+  });
+}
+
 shale_code shale_trainer_read_optimizer_state(shale_trainer trainer, const char* state, const char* parameter,
                                               int64_t begin, float* values, int64_t count, shale_error* error) {
   return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {

@@ -35,21 +35,30 @@ inline void CopyParameters(const Trainer& from, Trainer& to) {
   });
 }
 
-// Returns whether a parameter has a state. With groups of the optimizer, its group's rule may keep others.
-inline bool HasState(const Trainer& trainer, const std::string& state, const std::string& name) {
-  std::vector<float> one(1);
-  const absl::Status status = trainer.state().ReadOptimizerState(state, name, 0, absl::MakeSpan(one));
-  return status.code() != absl::StatusCode::kNotFound;
+// Calls visit(state, name, begin, slice) for all slices of all states that parameters have. With groups of the
+// optimizer, these are those of a parameter's rule.
+inline void ForEachStateSlice(
+    const Trainer& trainer,
+    const std::function<void(const std::string&, const std::string&, int64_t, absl::Span<float>)>& visit) {
+  for (const std::string& state : trainer.state().optimizer_states()) {
+    for (const Parameter& parameter : trainer.state().parameters()) {
+      const absl::StatusOr<int64_t> elements = trainer.state().OptimizerStateElements(state, parameter.name);
+      if (parameter.frozen || elements.status().code() == absl::StatusCode::kNotFound) continue;
+      ASSERT_TRUE(elements.ok()) << elements.status();
+      for (int64_t begin = 0; begin < *elements; begin += kSliceElements) {
+        std::vector<float> slice(std::min(kSliceElements, *elements - begin));
+        visit(state, parameter.name, begin, absl::MakeSpan(slice));
+      }
+    }
+  }
 }
 
 inline void CopyStates(const Trainer& from, Trainer& to) {
-  for (const std::string& state : from.state().optimizer_states()) {
-    ForEachSlice(from, [&](const std::string& name, int64_t begin, absl::Span<float> slice) {
-      if (!HasState(from, state, name)) return;
-      ASSERT_TRUE(from.state().ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
-      ASSERT_TRUE(to.state().WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
-    });
-  }
+  ForEachStateSlice(
+      from, [&](const std::string& state, const std::string& name, int64_t begin, absl::Span<float> slice) {
+        ASSERT_TRUE(from.state().ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+        ASSERT_TRUE(to.state().WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+      });
 }
 
 // Writes over all parameters and all states of the optimizer.
@@ -57,14 +66,15 @@ inline void Scramble(Trainer& trainer) {
   ForEachSlice(trainer, [&](const std::string& name, int64_t begin, absl::Span<float> slice) {
     std::fill(slice.begin(), slice.end(), 0.5f);
     ASSERT_TRUE(trainer.state().WriteParameter(name, begin, slice).ok()) << name;
-    for (const std::string& state : trainer.state().optimizer_states()) {
-      if (!HasState(trainer, state, name)) continue;
-      ASSERT_TRUE(trainer.state().WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
-      std::fill(slice.begin(), slice.end(), 0.0f);
-      ASSERT_TRUE(trainer.state().ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
-      ASSERT_EQ(std::vector<float>(slice.begin(), slice.end()), std::vector<float>(slice.size(), 0.5f)) << state;
-    }
   });
+  ForEachStateSlice(
+      trainer, [&](const std::string& state, const std::string& name, int64_t begin, absl::Span<float> slice) {
+        std::fill(slice.begin(), slice.end(), 0.5f);
+        ASSERT_TRUE(trainer.state().WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+        std::fill(slice.begin(), slice.end(), 0.0f);
+        ASSERT_TRUE(trainer.state().ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+        ASSERT_EQ(std::vector<float>(slice.begin(), slice.end()), std::vector<float>(slice.size(), 0.5f)) << state;
+      });
 }
 
 // Runs a step of both trainers, which must have the same loss and the same gradient.

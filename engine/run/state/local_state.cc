@@ -72,28 +72,31 @@ absl::StatusOr<ParameterId> LocalState::FindElements(absl::string_view name, int
   return id;
 }
 
-absl::StatusOr<int> LocalState::FindState(absl::string_view name, absl::string_view parameter) const {
-  SHALE_ASSIGN_OR_RETURN(const ParameterId id, Find(parameter));
-  const Parameter& p = model_.parameters[id];
+absl::StatusOr<int> LocalState::FindState(absl::string_view name, ParameterId parameter) const {
+  const Parameter& p = model_.parameters[parameter];
+  if (p.frozen) return ranks_[0].CheckTrains(parameter);
   std::vector<absl::string_view> names;
-  for (size_t i = 0; i < state_.states.size(); ++i) {
-    const UpdateState& state = state_.states[i];
-    // A frozen parameter has none. Reading and writing say so, and why.
-    if (!p.frozen && !state_.groups[p.group].states[i].present()) continue;
+  for (int i = 0; i < std::ssize(states()); ++i) {
+    const SavedState& state = states()[i];
+    if (StateElements(i, parameter) == 0) continue;
+    if (state.name == name) return i;
     names.push_back(state.name);
-    if (state.name != name) continue;
-    if (state.dtype != DType::kUInt8 && state.block == 1) return static_cast<int>(i);
-    return absl::FailedPreconditionError(
-        absl::StrCat("elements of state ", name,
-                     " cannot be read or written one by one: the optimizer keeps its moments "
-                     "in 8 bits, ",
-                     kQuantizedBlock,
-                     " to a scale; use optimizer.rule=ADAMW, or save a checkpoint and "
-                     "read codes and scales from it"));
   }
   return absl::NotFoundError(absl::StrCat(
-      "the optimizer keeps no state ", name, " of ", parameter,
+      "the optimizer keeps no state ", name, " of ", p.name,
       names.empty() ? "; it keeps none at all" : absl::StrCat("; its states: ", absl::StrJoin(names, ", "))));
+}
+
+absl::Status LocalState::CheckStateElements(int state, ParameterId id, int64_t begin, int64_t count) const {
+  const std::string& name = states()[state].name;
+  if (states()[state].dtype == DType::kUInt8 || states()[state].block > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "elements of state ", name,
+        " cannot be read or written one by one: the optimizer keeps its moments in 8 bits, ", kQuantizedBlock,
+        " to a scale; use optimizer.rule=ADAMW, or save a checkpoint and read codes and scales from it"));
+  }
+  const std::string what = absl::StrCat("state ", name, " of ", model_.parameters[id].name);
+  return CheckElements(what, StateElements(state, id), begin, count);
 }
 
 absl::Status LocalState::Write(ParameterId id, int64_t begin, absl::Span<const float> values) {
@@ -102,6 +105,7 @@ absl::Status LocalState::Write(ParameterId id, int64_t begin, absl::Span<const f
 }
 
 absl::Status LocalState::WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values) {
+  SHALE_RETURN_IF_ERROR(CheckStateElements(state, id, begin, std::ssize(values)));
   for (RankState& rank : ranks_) SHALE_RETURN_IF_ERROR(rank.WriteState(state, id, begin, values));
   return absl::OkStatus();
 }
@@ -117,6 +121,7 @@ absl::Status LocalState::ReadGradient(ParameterId id, int64_t begin, absl::Span<
 }
 
 absl::Status LocalState::ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const {
+  SHALE_RETURN_IF_ERROR(CheckStateElements(state, id, begin, std::ssize(values)));
   return ReadShards(id, std::ssize(values),
                     [&](const RankState& rank) { return rank.ReadState(state, id, begin, values); });
 }

@@ -45,11 +45,12 @@ class LocalState {
   absl::StatusOr<ParameterId> FindElements(absl::string_view name, int64_t begin, int64_t count) const;
 
   // Returns the states that the optimizer keeps. With groups of the optimizer, a parameter has some of them.
-  absl::Span<const UpdateState> states() const { return state_.states; }
-  // Returns the place among them of the state of that name that a parameter has. Returns NotFound if there is no such
-  // parameter, or with the names of the states that it has, or FailedPrecondition if the state's elements cannot be
-  // read and written one by one, because blocks of them share a scale.
-  absl::StatusOr<int> FindState(absl::string_view name, absl::string_view parameter) const;
+  const std::vector<SavedState>& states() const { return ranks_[0].states(); }
+  // Returns the place among them of the state of that name that a parameter has. Returns NotFound with the names of the
+  // states that it has, or FailedPrecondition if it is frozen.
+  absl::StatusOr<int> FindState(absl::string_view name, ParameterId parameter) const;
+  // Returns how many elements the state has of a parameter that has it.
+  int64_t StateElements(int state, ParameterId parameter) const { return ranks_[0].ElementsOf(state, parameter); }
 
   // Write and read elements [begin, begin + values.size()) of a parameter as fp32, in row-major order, whatever form
   // the ranks keep them in. A caller may go through a large parameter range by range and never hold all of it. Reading
@@ -62,12 +63,14 @@ class LocalState {
   absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
   absl::Status Read(ParameterId id, int64_t begin, absl::Span<float> values) const;
   absl::Status ReadGradient(ParameterId id, int64_t begin, absl::Span<float> values) const;
-  // WriteState and ReadState do the same with a state of the optimizer, which FindState found. A state in bf16 stores
-  // the nearest value.
+  // WriteState and ReadState do the same with elements of a state of the optimizer, which FindState found. A state in
+  // bf16 stores the nearest value. Return OutOfRange for elements that it does not have, and FailedPrecondition if they
+  // cannot be read and written one by one, because blocks of them share a scale.
   absl::Status WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values);
   absl::Status ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
  private:
+  absl::Status CheckStateElements(int state, ParameterId id, int64_t begin, int64_t count) const;
   // Reads with `read` what each shard has of `count` elements of a parameter. `read` returns how many it read.
   absl::Status ReadShards(ParameterId id, int64_t count,
                           absl::FunctionRef<absl::StatusOr<int64_t>(const RankState&)> read) const;

@@ -90,9 +90,16 @@ class RankState {
   // (StepOptions::keep_gradients), or if the parameter is frozen.
   enum class Values { kWeights, kGradient };
   absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
-  // Write and read in the same way a state of the optimizer, given by its place in JobState::states. A state in bf16
-  // stores the nearest value. Return FailedPrecondition if the parameter is frozen. REQUIRES: the parameter has the
-  // state, in f32 or bf16, with one element for each weight.
+  // Returns FailedPrecondition if the parameter is frozen.
+  absl::Status CheckTrains(ParameterId id) const;
+  // Returns the states of the optimizer, SavedStatesOf(JobState), and how many elements one of them has of a parameter:
+  // as many as the parameter, one for each block of its elements, or with Adafactor as its rows or columns. 0: the
+  // parameter has no such state.
+  const std::vector<SavedState>& states() const { return states_; }
+  int64_t ElementsOf(int state, ParameterId id) const;
+  // Write and read elements of a state of the optimizer in the same way, given by its place in states(). A state in
+  // bf16 stores the nearest value. Return FailedPrecondition if the parameter is frozen. REQUIRES: the parameter has
+  // the state, in f32 or bf16, and one scale is not for several elements.
   absl::Status WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values);
   absl::StatusOr<int64_t> ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
@@ -134,9 +141,10 @@ class RankState {
     int64_t at_owned = 0;  // The number of the first one among the elements of the group that the rank updates.
     int64_t size() const { return range.end - range.begin; }
   };
-  // Returns FailedPrecondition if the parameter is frozen.
-  absl::Status CheckTrains(ParameterId id) const;
   OwnedPart OwnedPartOf(ParameterId id, ElementRange elements) const;
+  // Return the tensor of a state of a parameter that trains, and the part of its elements that this rank updates.
+  const Tensor& TensorOf(int state, ParameterId id) const;
+  OwnedPart OwnedPartOf(int state, ParameterId id, ElementRange elements) const;
   // Stores these elements of a tensor in f32, bf16 or f16 at `to`, joined with `low` if that is present. Returns their
   // count.
   absl::StatusOr<int64_t> LoadFloats(const Tensor& from, const Tensor& low, const OwnedPart& own, float* to) const;

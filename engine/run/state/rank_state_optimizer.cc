@@ -8,6 +8,7 @@
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/run/state/rank_state.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {
@@ -144,11 +145,34 @@ absl::Status RankState::PutState(const Tensor& to, int64_t element, DType saved,
   return absl::OkStatus();
 }
 
+int64_t RankState::ElementsOf(int state, ParameterId id) const {
+  const Parameter& parameter = model_.parameters[id];
+  if (IsFactor(state)) {
+    const ShardLayout::PlacedParameter* const factors = FactorsOf(state, id);
+    return factors == nullptr ? 0 : factors->elements;
+  }
+  return parameter.frozen || !TensorOf(state, id).present() ? 0 : CeilDivide(parameter.elements(), states_[state].block);
+}
+
+const Tensor& RankState::TensorOf(int state, ParameterId id) const {
+  const GroupState& g = state_.groups[model_.parameters[id].group];
+  return IsFactor(state) ? g.factors : g.states[state];
+}
+
+RankState::OwnedPart RankState::OwnedPartOf(int state, ParameterId id, ElementRange elements) const {
+  if (!IsFactor(state)) return OwnedPartOf(id, elements);
+  const ElementRange owned = state_.groups[model_.parameters[id].group].factor_placement->Owned(runtime_.rank());
+  const int64_t offset = FactorsOf(state, id)->offset_elements;
+  const ElementRange mine = Intersect(owned, {offset + elements.begin, offset + elements.end});
+  if (mine.begin >= mine.end) return {.range = {elements.begin, elements.begin}};
+  return {{mine.begin - offset, mine.end - offset}, mine.begin - owned.begin};
+}
+
 absl::Status RankState::WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values) {
   SHALE_RETURN_IF_ERROR(CheckTrains(id));
-  const OwnedPart own = OwnedPartOf(id, {begin, begin + std::ssize(values)});
+  const OwnedPart own = OwnedPartOf(state, id, {begin, begin + std::ssize(values)});
   if (own.size() == 0) return absl::OkStatus();
-  const Tensor& to = state_.groups[model_.parameters[id].group].states[state];
+  const Tensor& to = TensorOf(state, id);
   const auto* from = reinterpret_cast<const char*>(values.data() + (own.range.begin - begin));
   std::vector<char> work(WorkBytesFor(own.size()));
   return PutState(to, own.at_owned, DType::kFloat32, from, own.size(), work.data());
@@ -156,9 +180,8 @@ absl::Status RankState::WriteState(int state, ParameterId id, int64_t begin, abs
 
 absl::StatusOr<int64_t> RankState::ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const {
   SHALE_RETURN_IF_ERROR(CheckTrains(id));
-  const OwnedPart own = OwnedPartOf(id, {begin, begin + std::ssize(values)});
-  const Tensor& from = state_.groups[model_.parameters[id].group].states[state];
-  return LoadFloats(from, Tensor(), own, values.data() + (own.range.begin - begin));
+  const OwnedPart own = OwnedPartOf(state, id, {begin, begin + std::ssize(values)});
+  return LoadFloats(TensorOf(state, id), Tensor(), own, values.data() + (own.range.begin - begin));
 }
 
 absl::Status RankState::ReadScalars(Manifest& manifest) const {

@@ -135,26 +135,33 @@ absl::Status TrainerState::ReadGradient(absl::string_view name, int64_t begin, a
 
 std::vector<std::string> TrainerState::optimizer_states() const {
   std::vector<std::string> names;
-  for (const UpdateState& state : state_.states()) {
+  for (const SavedState& state : state_.states()) {
     // Rules may keep states of the same name in other forms.
     if (std::find(names.begin(), names.end(), state.name) == names.end()) names.emplace_back(state.name);
   }
   return names;
 }
 
+absl::StatusOr<int64_t> TrainerState::OptimizerStateElements(absl::string_view state,
+                                                             absl::string_view parameter) const {
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, state_.Find(parameter));
+  SHALE_ASSIGN_OR_RETURN(const int index, state_.FindState(state, id));
+  return state_.StateElements(index, id);
+}
+
 absl::Status TrainerState::ReadOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
                                               absl::Span<float> values) const {
   SHALE_ASSIGN_OR_RETURN(const LocalState* all, Readable());
-  SHALE_ASSIGN_OR_RETURN(const int index, all->FindState(state, parameter));
-  SHALE_ASSIGN_OR_RETURN(const ParameterId id, all->FindElements(parameter, begin, std::ssize(values)));
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, all->Find(parameter));
+  SHALE_ASSIGN_OR_RETURN(const int index, all->FindState(state, id));
   return all->ReadState(index, id, begin, values);
 }
 
 absl::Status TrainerState::WriteOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
                                                absl::Span<const float> values) {
   SHALE_ASSIGN_OR_RETURN(LocalState * all, Writable(parameter));
-  SHALE_ASSIGN_OR_RETURN(const int index, all->FindState(state, parameter));
-  SHALE_ASSIGN_OR_RETURN(const ParameterId id, all->FindElements(parameter, begin, std::ssize(values)));
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, all->Find(parameter));
+  SHALE_ASSIGN_OR_RETURN(const int index, all->FindState(state, id));
   return all->WriteState(index, id, begin, values);
 }
 

@@ -306,6 +306,10 @@ TEST_F(CTest, ALoopOfOnesOwn) {
   char states[64];
   ASSERT_EQ(shale_trainer_optimizer_states(trainer, states, sizeof(states), nullptr, &error_), SHALE_OK);
   EXPECT_STREQ(states, "m\nv");
+  int64_t count = 0;
+  ASSERT_EQ(shale_trainer_optimizer_state_count(trainer, "m", "head.weight", &count, &error_), SHALE_OK);
+  EXPECT_GT(count, 24);
+  EXPECT_EQ(shale_trainer_optimizer_state_count(trainer, "momentum", "head.weight", &count, &error_), SHALE_NOT_FOUND);
   ASSERT_EQ(shale_trainer_read_optimizer_state(trainer, "m", "head.weight", 16, moments, 8, &error_), SHALE_OK);
   EXPECT_THAT(moments, Not(Each(0.0f)));
   ASSERT_EQ(shale_trainer_write_optimizer_state(trainer, "m", "head.weight", 16, before, 8, &error_), SHALE_OK);

@@ -180,6 +180,7 @@ CALLS = {
     "shale_trainer_read_parameter": [_HANDLE, c_char_p, c_int64, POINTER(c_float), c_int64],
     "shale_trainer_write_parameter": [_HANDLE, c_char_p, c_int64, POINTER(c_float), c_int64],
     "shale_trainer_optimizer_states": [_HANDLE, *_TEXT],
+    "shale_trainer_optimizer_state_count": [_HANDLE, c_char_p, c_char_p, POINTER(c_int64)],
     "shale_trainer_read_optimizer_state": [_HANDLE, c_char_p, c_char_p, c_int64, POINTER(c_float), c_int64],
     "shale_trainer_write_optimizer_state": [_HANDLE, c_char_p, c_char_p, c_int64, POINTER(c_float), c_int64],
     "shale_trainer_set_learning_rate": [_HANDLE, POINTER(c_double)],

@@ -12,7 +12,7 @@ import numpy as np
 
 from shale import _c
 from shale._data import as_array
-from shale._errors import FailedPrecondition
+from shale._errors import FailedPrecondition, NotFound
 from shale._generator import draw
 from shale._job import as_job
 from shale._plan import form_number
@@ -225,7 +225,8 @@ class Trainer:
 
     @property
     def optimizer_states(self) -> Dict[str, "Parameters"]:
-        """The states that the optimizer keeps for each parameter: optimizer_states["m"]["head.weight"]."""
+        """The states that the optimizer keeps for each parameter: optimizer_states["m"]["head.weight"]. A state has the
+        parameters whose rule keeps it."""
         names = _c.text_of("shale_trainer_optimizer_states", self._trainer).split("\n")
         return {name: Parameters(self, name) for name in names if name}
 
@@ -257,7 +258,21 @@ class Parameters(Mapping):
         for index in range(trainer._state().parameter_count):
             parameter = _c.Parameter()
             _c.call("shale_trainer_get_parameter", self._handle, index, byref(parameter))
-            self._shapes[parameter.name.decode()] = tuple(parameter.shape[:parameter.dimensions])
+            shape = tuple(parameter.shape[:parameter.dimensions])
+            if state is not None:
+                shape = self._state_shape(parameter.name, shape)
+            if shape is not None:
+                self._shapes[parameter.name.decode()] = shape
+
+    def _state_shape(self, name, shape):
+        """Returns the shape of the state of a parameter: that of the parameter, or one dimension where the state has
+        another number of values. None: the parameter has no such state, or is frozen."""
+        count = ctypes.c_int64()
+        try:
+            _c.call("shale_trainer_optimizer_state_count", self._handle, self._state.encode(), name, byref(count))
+        except (NotFound, FailedPrecondition):
+            return None
+        return shape if count.value == int(np.prod(shape, dtype=np.int64)) else (count.value,)
 
     def __getitem__(self, name):
         return self.rows(name, 0, self.shape(name)[0])

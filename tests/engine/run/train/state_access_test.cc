@@ -1,5 +1,7 @@
 // Laws of the state of a trainer that a program reads and writes by name and slice.
+#include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
@@ -38,6 +40,7 @@ TEST_F(StateAccessTest, AStateThatIsCopiedSliceBySliceTrainsOnWithTheSameBits) {
            {"optimizer.epsilon=", "optimizer.rule=SGD", "optimizer.momentum=0.9"},
            {"optimizer.epsilon=", "optimizer.rule=LION", "sharding.ranks=2"},
            {"optimizer.rule=ADAMW_8BIT", "sharding.ranks=2"},
+           {"optimizer={rule: ADAFACTOR learning_rate: 1}", "sharding.ranks=3"},
            {"optimizer={update: IN_BACKWARD clipping: PREVIOUS_NORM non_finite: SKIP}", "sharding.ranks=2"}}) {
     SCOPED_TRACE(absl::StrJoin(overrides, " "));
     testing::ExpectStateCanBeCopied(MakeJob(overrides), [&](const Job& job) { return MustCreate(job); });
@@ -99,6 +102,38 @@ TEST_F(StateAccessTest, GradientsHaveNoLossScale) {
     EXPECT_LE(difference, 1e-2 * norm) << scale;
     EXPECT_GT(norm, 0);
   }
+}
+
+TEST_F(StateAccessTest, FactorsHaveAnElementForEachRowOrColumn) {
+  auto trainer = MustCreate(MakeJob({"optimizer={rule: ADAFACTOR learning_rate: 1}", "sharding.ranks=3"}));
+  ASSERT_NE(trainer, nullptr);
+  ASSERT_TRUE(trainer->Step().ok());
+  TrainerState& state = trainer->state();
+  EXPECT_THAT(state.optimizer_states(), ElementsAre("row_moments", "column_moments", "vector_moments"));
+  const int64_t rows = *state.OptimizerStateElements("row_moments", kWeight);
+  const int64_t columns = *state.OptimizerStateElements("column_moments", kWeight);
+  EXPECT_EQ(rows * columns, 240);
+  // Both are means of the squares of the same gradient, so their own means are the same.
+  std::vector<float> of_rows(rows), of_columns(columns);
+  ASSERT_TRUE(state.ReadOptimizerState("row_moments", kWeight, 0, absl::MakeSpan(of_rows)).ok());
+  ASSERT_TRUE(state.ReadOptimizerState("column_moments", kWeight, 0, absl::MakeSpan(of_columns)).ok());
+  const auto mean = [](const std::vector<float>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  };
+  EXPECT_GT(mean(of_rows), 0);
+  EXPECT_NEAR(mean(of_rows), mean(of_columns), 1e-5 * mean(of_rows));
+  const std::vector<float> other = {0.25f, 0.5f};
+  ASSERT_TRUE(state.WriteOptimizerState("row_moments", kWeight, 1, other).ok());
+  std::copy(other.begin(), other.end(), of_rows.begin() + 1);
+  std::vector<float> read(rows);
+  ASSERT_TRUE(state.ReadOptimizerState("row_moments", kWeight, 0, absl::MakeSpan(read)).ok());
+  EXPECT_EQ(read, of_rows);
+  EXPECT_EQ(state.ReadOptimizerState("row_moments", kWeight, 1, absl::MakeSpan(read)).message(),
+            absl::StrCat("state row_moments of blocks.0.ffn.down.weight has ", rows, " elements; asked for ", rows,
+                         " from number 1"));
+  EXPECT_EQ(state.ReadOptimizerState("vector_moments", kWeight, 0, absl::MakeSpan(read)).message(),
+            "the optimizer keeps no state vector_moments of blocks.0.ffn.down.weight; its states: row_moments, "
+            "column_moments");
 }
 
 TEST_F(StateAccessTest, WhatIsNotThereIsNamed) {
