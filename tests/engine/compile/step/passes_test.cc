@@ -408,7 +408,7 @@ TEST_F(QuantizeOnceTest, InLayeredEachLoopQuantizesWhatItReads) {
 }
 
 TEST_F(QuantizeOnceTest, WhatChangesFromOneMicroBatchToTheNextStays) {
-  const BufferId x = builder_.AddBuffer("x", 32), shard = builder_.AddPersistent("shard", 32);
+  const BufferId x = builder_.AddBuffer("x", 64), shard = builder_.AddPersistent("shard", 32);
   builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
   builder_.Loop(3);
   Gather(0, shard, x);
@@ -487,7 +487,7 @@ TEST_F(PassTest, AnActivationWaitsForItsBackwardInHostMemory) {
   // It comes back one visit ahead of its use, into another buffer. `soon` is used again too soon.
   EXPECT_THAT(Listing(program),
               ElementsAre(op, "copy Offload kept", op, op, op, op, "copy Fetch kept", op, op, "|", op));
-  EXPECT_THAT(Names(program), ElementsAre("kept", "soon", "kept", "kept"));
+  EXPECT_THAT(Names(program), ElementsAre("kept", "soon", "kept", "kept.fetched"));
   EXPECT_EQ(program.buffers[kept].held_until, 2);  // While the next visit runs.
 }
 
