@@ -56,8 +56,8 @@ class TrainerState {
 
   // The states that the optimizer keeps for each parameter, by the names that optimizer_states() returns: "m" and "v"
   // of AdamW. A parameter of a group (optimizer.groups) has those of its group's rule. Return NotFound for a state that
-  // a parameter has not, and FailedPrecondition for states in 8 bits, whose elements share scales, and for a frozen
-  // parameter.
+  // the parameter does not have, and FailedPrecondition for states in 8 bits, whose elements share scales, and for a
+  // frozen parameter.
   std::vector<std::string> optimizer_states() const;
   absl::Status ReadOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
                                   absl::Span<float> values) const;

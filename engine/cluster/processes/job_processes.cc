@@ -76,7 +76,7 @@ void WriteErrorFile(const absl::Status& error) {
 // What the threads that hear of a failure share with this object, which they may outlive.
 struct JobProcesses::Watch {
   std::shared_mutex mutex;  // Guards the next three fields. Held shared, it keeps the trainer alive.
-  bool starts = true;       // There has been neither a trainer nor an end. Until then the joined processes exists.
+  bool starts = true;       // There has been neither a trainer nor an end. Until then the joined processes exist.
   Trainer* trainer = nullptr;
   absl::Status why;  // The failure, if it has come.
 };
