@@ -206,6 +206,17 @@ def broken_links(page, read):
     return broken
 
 
+def defined_types(text):
+    """Returns the types that a header defines in namespaces, as full names. Types inside of others are left out."""
+    types, space = [], ""
+    for line in text.split("\n"):
+        opened = re.match(r"namespace ([\w:]+) {", line)
+        space = opened[1] if opened else space
+        found = re.match(r"(?:struct|class|enum class|enum) (\w+)(?: final)?(?: :.*)? {|using (\w+) =", line)
+        types += [f"{space}::{found[1] or found[2]}"] if found else []
+    return types
+
+
 # What the tests of daily work may take together, in times of the yardstick of tools/build_defs/test_times.py.
 _DAILY_BUDGET = 145
 
@@ -241,6 +252,19 @@ class HouseTest(unittest.TestCase):
             for arrow, included in wrong_includes(path, self.read(path), exists):
                 wrong[arrow].append(f"{path} includes {included}")
         self.assertFalse(wrong, "\n".join(f"{arrow}: {', '.join(where)}" for arrow, where in wrong.items()))
+
+    def test_a_name_of_a_type_has_one_definition(self):
+        places = collections.defaultdict(list)
+        for path in self.files:
+            if path.endswith((".h", ".cuh")) and path.split("/")[0] in _TOPS:
+                for name in defined_types(self.read(path)):
+                    places[name].append(path)
+        self.assertGreater(len(places), 500)
+        self.assertFalse({name: paths for name, paths in places.items() if len(paths) > 1},
+                         "the linker takes types of equal names in one namespace for one: rename one of them")
+        text = ("namespace a {\nclass C;\nclass D : public C {\n  struct E {};\n};\n}\nnamespace a::b {\n"
+                "enum class F : int { kG };\nusing H = int;\ntemplate <>\nstruct I<int> {};\n")
+        self.assertEqual(defined_types(text), ["a::D", "a::b::F", "a::b::H"])
 
     def test_no_package_includes_itself_by_way_of_others(self):
         arrows = {own: others for own, others in self.arrows().items() if own.startswith("engine/")}

@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<JobProcesses>> JobProcesses::Join(const Job& job,
     return joined.status();
   }
   std::unique_ptr<JobProcesses> processes(new JobProcesses(*std::move(joined), std::move(options)));
-  processes->WatchWorld();
+  processes->WatchOthers();
   return processes;
 }
 
@@ -120,7 +120,7 @@ absl::StatusOr<std::string> JobProcesses::InProcessZero(absl::FunctionRef<absl::
 }
 
 // Lets the failure of the job in another process abort the trainer.
-void JobProcesses::WatchWorld() {
+void JobProcesses::WatchOthers() {
   joined_->OnFailure([watch = watch_, end_process = options_.end_process, &joined = *joined_](const absl::Status& why) {
     const bool elsewhere = joined.failed_elsewhere();
     if (end_process) {
