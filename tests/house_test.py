@@ -91,7 +91,7 @@ _COMPLETING = {
     "engine/compile/graph/graph.h", "engine/compile/memory/machine.h", "engine/compile/model/config.h",
     "engine/files/checkpoint/manifest.h", "engine/files/checkpoint/safetensors.h",
     "engine/files/checkpoint/shard_header.h", "engine/plan/config/job.h", "engine/plan/planner/job_plan.h",
-    "engine/plan/planner/variant.h", "engine/run/runtime/backend.h", "kernels/ops/activation.h",
+    "engine/plan/planner/variant.h", "engine/run/runtime/backend.h", "kernels/dtype.h", "kernels/ops/activation.h",
     "kernels/ops/rope.h", "kernels/tensor.h",
 }
 
@@ -270,6 +270,14 @@ class HouseTest(unittest.TestCase):
         arrows = {own: others for own, others in self.arrows().items() if own.startswith("engine/")}
         self.assertEqual(levels(arrows)[1], [])
         self.assertEqual(levels({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"d", "x"}}), ([["d"]], ["a", "b", "c"]))
+
+    def test_public_headers_include_little_else(self):
+        exists = set(self.files).__contains__
+        headers = [path for path in self.files if path.startswith("engine/api/") and path.endswith(".h")]
+        self.assertLess(len(headers), 20)
+        self.assertEqual(sorted(_API_OWNERS), headers, "a public header belongs to the library that defines it")
+        included = {name for path in headers for name in included_files(path, self.read(path), exists)}
+        self.assertEqual(sorted(included - set(headers)), sorted(_COMPLETING))
 
     def test_examples_use_the_public_headers_alone(self):
         exists = set(self.files).__contains__
