@@ -15,10 +15,8 @@ namespace {
 std::atomic<bool> cancelled = false;  // Another thread may set it.
 
 absl::StatusOr<std::string> Answer(const std::string& job_text) {
-  const shale::AdmissionMachine machine = {.planning = shale::PlanningMachine,
-                                           .hardware_threads = 64,
-                                           .most_ranks = 8,
-                                           .budget_bytes = int64_t{20} << 30};
+  const shale::AdmissionMachine machine = {
+      .planning = shale::PlanningMachine, .hardware_threads = 64, .most_ranks = 8, .budget_bytes = int64_t{20} << 30};
   SHALE_ASSIGN_OR_RETURN(const shale::Admission admission,
                          shale::Admit(job_text, machine, {.time_limit = absl::Seconds(5), .cancelled = &cancelled}));
   return shale::PlanJson(admission);  // PlanMessage returns the same in binary.

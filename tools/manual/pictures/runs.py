@@ -27,8 +27,8 @@ def keep(folder):
         raise ValueError(f"{folder}: wanted the whole run of a job that skips no step and takes the same memory in all")
     planned, measured = peaks.pop()
     data = {"name": run.name, "facts": run.facts, "peak_bytes_planned": planned, "peak_bytes_measured": measured,
-            "evaluations": [[step, round(loss, 4)] for step, loss in run.evaluations],
-            "losses": [round(loss, 4) for loss in run.losses]}
+            "evaluations": [[step, round(loss, 3)] for step, loss in run.evaluations],
+            "losses": [round(loss, 3) for loss in run.losses]}
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items())
     with open(_PATH, "w", encoding="utf-8") as file:
         file.write("{\n" + lines + "\n}\n")
