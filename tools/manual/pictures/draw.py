@@ -3,7 +3,7 @@
 
     tools/manual/pictures/draw.py                   # from plans.json, run.json and the table of tests/house_test.py
     tools/manual/pictures/draw.py --plan            # first plans the jobs of the pictures, by .out/bin/tools/plan
-    tools/manual/pictures/draw.py runs/quickstart   # first takes what run.json has from a run of tools/quickstart
+    tools/manual/pictures/draw.py runs/quickstart   # first takes what run.json has from this run, of tools/quickstart
 
 tests/house_test.py fails if a picture is not what this program draws.
 """
