@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests that engine/public_api.txt lists the public declarations, so that none changes unnoticed, that the code of pages is
-copied from files that tests build or run, and that other repositories see nothing but //engine:shale and
+"""Tests that engine/public_api.txt lists the public declarations, so that none changes unnoticed, that the code of
+pages is copied from files that tests build or run, and that other repositories see nothing but //engine:shale and
 //engine:shale_processes.
 
 Reads the sources of the checkout that this file lies in, so that Bazel must not cache its result.
