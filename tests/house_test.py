@@ -91,7 +91,7 @@ _COMPLETING = {
     "engine/compile/graph/graph.h", "engine/compile/memory/machine.h", "engine/compile/model/config.h",
     "engine/files/checkpoint/manifest.h", "engine/files/checkpoint/safetensors.h",
     "engine/files/checkpoint/shard_header.h", "engine/plan/config/job.h", "engine/plan/planner/job_plan.h",
-    "engine/plan/planner/variant.h", "engine/run/runtime/backend.h", "kernels/ops/activation.h",
+    "engine/plan/planner/variant.h", "engine/run/runtime/backend.h", "kernels/dtype.h", "kernels/ops/activation.h",
     "kernels/ops/rope.h", "kernels/tensor.h",
 }
 
@@ -206,6 +206,17 @@ def broken_links(page, read):
     return broken
 
 
+def defined_types(text):
+    """Returns the types that a header defines in namespaces, as full names. Types inside of others are left out."""
+    types, space = [], ""
+    for line in text.split("\n"):
+        opened = re.match(r"namespace ([\w:]+) {", line)
+        space = opened[1] if opened else space
+        found = re.match(r"(?:struct|class|enum class|enum) (\w+)(?: final)?(?: :.*)? {|using (\w+) =", line)
+        types += [f"{space}::{found[1] or found[2]}"] if found else []
+    return types
+
+
 # What the tests of daily work may take together, in times of the yardstick of tools/build_defs/test_times.py.
 _DAILY_BUDGET = 145
 
@@ -242,10 +253,31 @@ class HouseTest(unittest.TestCase):
                 wrong[arrow].append(f"{path} includes {included}")
         self.assertFalse(wrong, "\n".join(f"{arrow}: {', '.join(where)}" for arrow, where in wrong.items()))
 
+    def test_a_name_of_a_type_has_one_definition(self):
+        places = collections.defaultdict(list)
+        for path in self.files:
+            if path.endswith((".h", ".cuh")) and path.split("/")[0] in _TOPS:
+                for name in defined_types(self.read(path)):
+                    places[name].append(path)
+        self.assertGreater(len(places), 500)
+        self.assertFalse({name: paths for name, paths in places.items() if len(paths) > 1},
+                         "the linker takes types of equal names in one namespace for one: rename one of them")
+        text = ("namespace a {\nclass C;\nclass D : public C {\n  struct E {};\n};\n}\nnamespace a::b {\n"
+                "enum class F : int { kG };\nusing H = int;\ntemplate <>\nstruct I<int> {};\n")
+        self.assertEqual(defined_types(text), ["a::D", "a::b::F", "a::b::H"])
+
     def test_no_package_includes_itself_by_way_of_others(self):
         arrows = {own: others for own, others in self.arrows().items() if own.startswith("engine/")}
         self.assertEqual(levels(arrows)[1], [])
         self.assertEqual(levels({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"d", "x"}}), ([["d"]], ["a", "b", "c"]))
+
+    def test_public_headers_include_little_else(self):
+        exists = set(self.files).__contains__
+        headers = [path for path in self.files if path.startswith("engine/api/") and path.endswith(".h")]
+        self.assertLess(len(headers), 20)
+        self.assertEqual(sorted(_API_OWNERS), headers, "a public header belongs to the library that defines it")
+        included = {name for path in headers for name in included_files(path, self.read(path), exists)}
+        self.assertEqual(sorted(included - set(headers)), sorted(_COMPLETING))
 
     def test_examples_use_the_public_headers_alone(self):
         exists = set(self.files).__contains__

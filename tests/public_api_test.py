@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests that engine/public_api.txt lists the public declarations, so that none changes unnoticed, that the page on
-embedding shows what is built, and that other repositories see nothing but //engine:shale and
+"""Tests that engine/public_api.txt lists the public declarations, so that none changes unnoticed, that the code of
+pages is copied from files that tests build or run, and that other repositories see nothing but //engine:shale and
 //engine:shale_processes.
 
 Reads the sources of the checkout that this file lies in, so that Bazel must not cache its result.
@@ -70,15 +70,16 @@ int F(const A& a,
 
     def test_the_pages_show_what_is_built(self):
         pieces = []
-        for page in ("embed_cpp.md", "embed_c.md", "embed_python.md"):
+        for page in ("embed_cpp.md", "embed_c.md", "embed_python.md", "admission.md", "families.md"):
             with open(os.path.join(_ROOT, "tools/manual", page), encoding="utf-8") as file:
                 pieces.append(re.findall(r"```\w+\n(.*?)```", file.read(), re.S))
         built = ""
-        for name in ("workspace/WORKSPACE", "workspace/BUILD", "workspace/service.cc", "c/service.c",
-                     "c/CMakeLists.txt", "python/service.py", "../../tools/examples/in_processes.cc"):
+        for name in ("workspace/WORKSPACE", "workspace/BUILD", "workspace/service.cc", "workspace/admit.cc",
+                     "c/service.c", "c/verify.c", "c/CMakeLists.txt", "python/service.py", "python/checks.py",
+                     "../../tools/examples/in_processes.cc", "../parity/save_text_part.py"):
             with open(os.path.join(_ROOT, "tests/embedding", name), encoding="utf-8") as file:
                 built += file.read()
-        self.assertEqual([len(of_page) for of_page in pieces], [5, 2, 2])
+        self.assertEqual([len(of_page) for of_page in pieces], [5, 3, 3, 1, 1])
         for piece in sum(pieces, []):
             self.assertIn(piece, built, "a page differs from what is built")
 

@@ -90,9 +90,14 @@ void PrintRow(const TunedMatMul& tuned, int64_t count) {
   std::fflush(stdout);
 }
 
-absl::Status Tune(const Flags& flags) {
+// The matmuls of all jobs.
+struct JobMatMuls {
   std::map<MatMulKey, CountedMatMul> matmuls;
-  bool tf32 = false;
+  bool tf32 = false;  // precision.allow_tf32 of all jobs.
+};
+
+absl::StatusOr<JobMatMuls> MatMulsOfJobs(const Flags& flags) {
+  JobMatMuls found;
   for (const std::string& path : flags.jobs) {
     SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(path, flags.set));
     if (job.runtime.device != DeviceType::kCuda) {
@@ -102,12 +107,25 @@ absl::Status Tune(const Flags& flags) {
     if (!data.ok()) return absl::Status(data.status().code(), absl::StrCat(path, ": ", data.status().message()));
     // Plans without the tuning table, which need not exist yet.
     job.runtime.tuning_table.clear();
-    if (!matmuls.empty() && tf32 != job.precision.allow_tf32) {
+    if (!found.matmuls.empty() && found.tf32 != job.precision.allow_tf32) {
       return absl::InvalidArgumentError("jobs with and without precision.allow_tf32: tune them one after the other");
     }
-    tf32 = job.precision.allow_tf32;
-    SHALE_RETURN_IF_ERROR(AddMatMuls(job, *data, matmuls));
+    found.tf32 = job.precision.allow_tf32;
+    SHALE_RETURN_IF_ERROR(AddMatMuls(job, *data, found.matmuls));
   }
+  return found;
+}
+
+// Returns the matmuls, those with most work first, so that an early end loses little.
+std::vector<std::pair<MatMulKey, CountedMatMul>> ByWork(const std::map<MatMulKey, CountedMatMul>& matmuls) {
+  std::vector<std::pair<MatMulKey, CountedMatMul>> ordered(matmuls.begin(), matmuls.end());
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return a.second.flops() > b.second.flops(); });
+  return ordered;
+}
+
+absl::Status Tune(const Flags& flags) {
+  SHALE_ASSIGN_OR_RETURN(const JobMatMuls jobs, MatMulsOfJobs(flags));
   // Refuses a file that is no table before anything starts.
   if (!IsTuningFolder(flags.out)) SHALE_RETURN_IF_ERROR(TableToAddTo(flags.out).status());
 
@@ -119,12 +137,9 @@ absl::Status Tune(const Flags& flags) {
   SHALE_RETURN_IF_ERROR(MakeFoldersOf(out));
   SHALE_ASSIGN_OR_RETURN(TuningTable table, TableToAddTo(out));
   int64_t operand_bytes = 0;
-  std::vector<std::pair<MatMulKey, CountedMatMul>> ordered(matmuls.begin(), matmuls.end());
-  for (const auto& [key, matmul] : ordered) operand_bytes = std::max(operand_bytes, Tuner::OperandBytes(matmul.op));
-  // Those with most work come first, so that an early end loses little.
-  std::stable_sort(ordered.begin(), ordered.end(),
-                   [](const auto& a, const auto& b) { return a.second.flops() > b.second.flops(); });
-  const TunerOptions options{.allow_tf32 = tf32,
+  for (const auto& [key, matmul] : jobs.matmuls)
+    operand_bytes = std::max(operand_bytes, Tuner::OperandBytes(matmul.op));
+  const TunerOptions options{.allow_tf32 = jobs.tf32,
                              .candidates = static_cast<int>(flags.candidates),
                              .variants = static_cast<int>(flags.variants),
                              .finalists = static_cast<int>(flags.finalists),
@@ -135,10 +150,10 @@ absl::Status Tune(const Flags& flags) {
 
   const TuningTable::Machine machine{.gpu = device->properties().name,
                                      .library_version = static_cast<int64_t>(functions.GetVersion())};
-  std::printf("%zu matmuls on %s, cuBLASLt %d\n", matmuls.size(), machine.gpu.c_str(),
+  std::printf("%zu matmuls on %s, cuBLASLt %d\n", jobs.matmuls.size(), machine.gpu.c_str(),
               static_cast<int>(machine.library_version));
   double first_seconds = 0, seconds = 0;
-  for (const auto& [key, matmul] : ordered) {
+  for (const auto& [key, matmul] : ByWork(jobs.matmuls)) {
     SHALE_ASSIGN_OR_RETURN(const TunedMatMul tuned, tuner->Tune(matmul.op));
     PrintRow(tuned, matmul.count);
     first_seconds += static_cast<double>(matmul.count) * tuned.first_seconds;

@@ -1,8 +1,8 @@
 // Creates the backend that a job runs on, which `runtime` of its spec describes.
 //
-// A program decides which kinds of device it can use when it is linked: it depends on one of the targets :cpu, :gpu and
-// :all (see BUILD), each of which defines CreateBackend. The engine takes a backend, or this function, as an argument
-// and links no device itself.
+// A program decides which kinds of device it can use when it is linked: it depends on one of the targets cpu, gpu and
+// all of engine/run/backends, each of which defines CreateBackend. //engine:shale has all. The engine takes a backend,
+// or this function, as an argument and links no device itself.
 #pragma once
 
 #include <functional>
@@ -40,13 +40,13 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, 
 // calls this before them. Does nothing if the program was built without the job's kind of device.
 void PrepareEnvironment(const Job& job);
 
-// Returns the sizes of a job's ops on a machine with devices of the job's kind, whose CPUs run `hardware_threads`
+// Returns what planning must know of a machine with devices of the job's kind, whose CPUs run `hardware_threads`
 // threads at once. That machine need not be this one, but its processors must have the instructions of this one. Opens
 // no device, no library and no file, and sets no environment variable. (runtime.tuning_table, which it does not read,
-// changes no size.) The result has no default budget. Any thread may call this. Every program plans for GPUs: one that
-// was built without CUDA plans for a program with cuDNN, and takes the GPU for a new one. Returns FailedPrecondition if
-// the job's device is the CPU and the program was built without CPU kernels, and InvalidArgument if the job has more
-// ranks than its collectives support.
+// changes no size.) The result has no default budget. Any thread may call this. A program that was built without CUDA
+// plans for GPUs, too: as if it had cuDNN, and for a GPU that lacks nothing. Returns FailedPrecondition if the job's
+// device is the CPU and the program was built without CPU kernels, and InvalidArgument if the job has more ranks than
+// its collectives support.
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads);
 // Does the same for the GPUs of `profile`: if it says which compute capability they have, plans refuse what they lack.
 absl::StatusOr<Machine> PlanningMachineOfProfile(const Job& job, int64_t hardware_threads,

@@ -22,8 +22,6 @@ namespace shale {
 class InputFile;         // engine/files/io/file.h
 class StoredBaseValues;  // engine/files/checkpoint/base_values.h
 
-// Reads a checkpoint by parameter and range of elements.
-
 // Reads the manifest of the checkpoint in `folder`. Errors name the file: NotFound if the folder or its MANIFEST is
 // missing, InvalidArgument if the MANIFEST is not a regular file, otherwise those of ParseManifest.
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
@@ -137,7 +135,7 @@ class CheckpointValues {
   int64_t clock_ = 0;
 };
 
-// Finds the newest usable checkpoint of a run, or the best one.
+// Which checkpoint of a run was used.
 struct NewestCheckpoint {
   std::string path;                      // Empty if there is no checkpoint at all.
   std::vector<std::string> passed_over;  // One message per newer, or better, checkpoint that is damaged.
@@ -160,12 +158,10 @@ absl::StatusOr<WhichCheckpoint> ParseWhichCheckpoint(absl::string_view text);
 absl::StatusOr<NewestCheckpoint> UseCheckpoint(WhichCheckpoint which, const std::string& folder,
                                                absl::FunctionRef<absl::Status(const CheckpointReader&)> use);
 
-// Writes the parameters of a checkpoint, of whatever model, as one safetensors file.
-
-// Writes every parameter under the engine's name to the file at `path`, as F32, or rounded to nearest even as BF16 or
-// F16. Takes the master weights if the checkpoint has any. The file appears complete or not at all. Streams: memory
-// does not grow with the model. Returns InvalidArgument for another dtype, DataLoss for a damaged checkpoint, and the
-// errors of SafetensorsWriter. `base` is as for CheckpointValues.
+// Writes every parameter of a checkpoint, of any model, to a safetensors file at `path`: under the engine's name, as
+// F32, or rounded to nearest even as BF16 or F16. Takes the master weights if the checkpoint has any. The file appears
+// complete or not at all. Streams: memory does not grow with the model. Returns InvalidArgument for another dtype,
+// DataLoss for a damaged checkpoint, and the errors of SafetensorsWriter. `base` is as for CheckpointValues.
 absl::Status ExportParameters(const CheckpointReader& checkpoint, SafetensorsDType dtype, const std::string& path,
                               ReadBase base = nullptr);
 

@@ -23,9 +23,9 @@ namespace shale {
 //
 // A source is a function from the number of a sample to the sample. A run takes positions p = 0, 1, 2, ... of the order
 // of its data (engine/files/data/sample_order.h): with N samples, position p is a sample of epoch p / N. Position 0 is
-// where the run began, or changed to this source. A sample does not depend on the rank and the micro-batch that read
-// it. Therefore a run that resumes, or that has another number of ranks or micro-batches, reads the same samples. Use
-// PullSource (engine/api/data_source.h) for data that can only be read in order.
+// the first sample that the run took from this source. A sample does not depend on the rank and the micro-batch that
+// read it. Therefore a run that resumes, or that has another number of ranks or micro-batches, reads the same samples.
+// Use PullSource for data that can only be read in order.
 
 // DataDescription::samples of a source that never ends.
 inline constexpr int64_t kEndlessSamples = int64_t{1} << 60;

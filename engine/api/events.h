@@ -14,8 +14,8 @@
 
 namespace shale {
 
-// Events: what a run tells those who watch it, in the order in which it happens. proto/events.proto has the same events
-// as messages, for programs that pass them on.
+// Events are told in the order in which they happen. proto/events.proto has them as messages, for programs that pass
+// them on.
 
 // The job is resolved and planned. Nothing is allocated yet.
 struct PlanReady {
@@ -104,8 +104,9 @@ struct Warning {
 // The run ended with an error.
 struct Failure {
   absl::Status status;
-  std::string
-      culprit;       // What failed: "start", "step", "evaluation", "generation", "checkpoint", or "run" for a callback.
+  // What failed: "start", "step", "evaluation", "generation" or "checkpoint". "run": a callback failed, or the run
+  // ended without having trained anything.
+  std::string culprit;
   int64_t step = 0;  // Steps done.
 };
 
@@ -126,16 +127,15 @@ class EventSink {
  public:
   virtual ~EventSink() = default;
   // Called on the thread that uses the trainer, by one thread at a time. The run waits for it: what may be slow belongs
-  // behind an EventQueue (engine/api/events.h).
+  // behind an EventQueue.
   virtual void Take(const RunEvent& event) = 0;
 };
 
 // Returns the time of an event that happens now.
 double UnixSecondsNow();
 
-// EventWriter: writes the events of a run somewhere outside the process, and may be slow or fail.
-
-// Used by one thread at a time. After an error, the next call may succeed.
+// Writes the events of a run somewhere outside the process, and may be slow or fail. Used by one thread at a time.
+// After an error, the next call may succeed.
 class EventWriter {
  public:
   virtual ~EventWriter() = default;

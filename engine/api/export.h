@@ -16,13 +16,13 @@
 
 namespace shale {
 
-// Writes a model as a folder that transformers loads without missing or unexpected keys.
+// How ExportHf writes a model.
 struct HfExportOptions {
   SafetensorsDType dtype = SafetensorsDType::kF32;  // F32, F16 or BF16. Values are rounded to nearest even.
   // The most bytes of data in one file of weights. A tensor that has more gets a file of its own.
   int64_t max_file_bytes = 5'000'000'000;
-  // The folder that the model came from, or empty. The new config.json is based on its config.json (HfConfigOptions),
-  // which a model that only has a tokenizer lacks. Its tokenizer files are copied byte for byte, and so is its
+  // The folder that the model came from, or empty. The new config.json is based on its config.json (HfConfigOptions); a
+  // folder with a tokenizer alone has none. Its tokenizer files are copied byte for byte, and so is its
   // generation_config.json (ListCopiedHfFiles) if that has `end_tokens`.
   std::string base_folder;
   int32_t eos_token = -1;  // Of the tokenizer, for a config.json without a base; -1: unknown.
@@ -40,30 +40,27 @@ absl::Status CheckLayers(const DecoderConfig& config, int64_t parameters);
 using HfParameterReader =
     std::function<absl::Status(absl::string_view parameter, int64_t begin, absl::Span<float> values)>;
 
-// Writes the model into `folder`. Returns FailedPrecondition if `folder` is neither absent nor empty. Streams the
-// weights into model.safetensors, or into files model-0000i-of-0000n.safetensors with an index. Writes neither a tied
-// head again nor adapters. Makes all files in a hidden folder beside `folder`, flushes them, and moves them into place
-// by one rename, so that after an error or a crash `folder` is unchanged. Uses at most 5 MiB of memory of its own.
-// Returns InvalidArgument if no Hugging Face family can express the decoder, or if the family of the base folder
-// cannot.
+// Writes the model into `folder`, from which transformers loads it without missing or unexpected keys. Returns
+// FailedPrecondition if `folder` is neither absent nor empty. Streams the weights into model.safetensors, or into files
+// model-0000i-of-0000n.safetensors with an index. Writes no adapters, and a tied head only once. Makes all files in a
+// hidden folder beside `folder`, flushes them, and moves them into place by one rename, so that after an error or a
+// crash `folder` is unchanged. Uses at most 5 MiB of memory of its own. Returns InvalidArgument if no Hugging Face
+// family can express the decoder, or if the family of the base folder cannot.
 absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& options, const HfParameterReader& reader,
                       const std::string& folder);
 
-// Writes adapters as a folder that PEFT loads without missing or unexpected keys.
-
-// Writes adapter_config.json and adapter_model.safetensors into `folder`, with values rounded to `dtype`. `base` is the
-// folder or the name of the base model for adapter_config.json, or empty. Calls `reader` and makes the folder as
-// ExportHf does. Returns FailedPrecondition if `folder` is neither absent nor empty, and InvalidArgument if no Hugging
-// Face family can express the decoder. REQUIRES: config.adapter is given.
+// Writes adapter_config.json and adapter_model.safetensors into `folder`, with values rounded to `dtype`. PEFT loads
+// the folder without missing or unexpected keys. `base` is the folder or the name of the base model for
+// adapter_config.json, or empty. Calls `reader` and makes the folder as ExportHf does. Returns FailedPrecondition if
+// `folder` is neither absent nor empty, and InvalidArgument if no Hugging Face family can express the decoder.
+// REQUIRES: config.adapter is given.
 absl::Status ExportHfAdapter(const DecoderConfig& config, SafetensorsDType dtype, const std::string& base,
                              const HfParameterReader& reader, const std::string& folder);
-
-// The base of a checkpoint that holds adapters alone (Manifest::base).
 
 // The flag with which a user of a tool names the folder of the base.
 inline constexpr absl::string_view kBaseFlag = "--base=FOLDER";
 
-// The base, opened. Any number of threads may read.
+// The base of a checkpoint that holds adapters alone (Manifest::base), opened. Any number of threads may read.
 struct OpenedBase {
   std::string folder;
   ReadBase read;  // Null if the checkpoint holds all parameters.

@@ -60,8 +60,8 @@ class Generator {
   // Returns whether tokens are the bytes of text.
   bool is_text() const;
 
-  // Returns the tokens of a text; an empty text stands for a newline. Returns InvalidArgument if the model was trained
-  // on token files, or for a byte outside the vocabulary.
+  // Returns the tokens of a text, one for each byte; an empty text stands for a newline. Returns InvalidArgument unless
+  // is_text(), and for a byte outside the vocabulary.
   absl::StatusOr<std::vector<int32_t>> TextPrompt(absl::string_view text) const;
 
   // Returns the bytes of the arena: those that the plan needs, and those that were used so far.

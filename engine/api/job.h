@@ -59,8 +59,8 @@ void ApplyDataFacts(const DataFacts& data, Job& job);
 // wrong types or bad syntax, only those errors are reported, because ranges and contradictions are checked later.
 //
 // All errors are InvalidArgument, except for a file that cannot be read (NotFound, or the system's error). A function
-// that takes `errors` also stores all errors there, in parts; if the job is right it stores nothing. Null: nobody wants
-// the parts. Any thread may call these functions.
+// that takes `errors` also stores all errors there, in parts; if the job is right it stores nothing. `errors` may be
+// null. Any thread may call these functions.
 
 // Where the model of a job comes from. With kProgram the job file must not have a `model`, and the model of the
 // returned job is an empty CustomModel until the program gives it one: with TrainerOptions::model, or SetModel. With
@@ -110,8 +110,6 @@ absl::StatusOr<Job> WithOverrides(const Job& job, absl::Span<const std::string> 
 absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t sequence_length,
                                            absl::string_view filename = "model");
 
-// Prints a Job as text that parses back to an equal Job.
-
 // The first line of ResolvedJobText.
 inline constexpr char kResolvedJobHead[] = "# The job as it runs: every default is written out.\n";
 
@@ -120,11 +118,9 @@ inline constexpr char kResolvedJobHead[] = "# The job as it runs: every default 
 // undecided: a vocabulary that depends on the data, a budget that depends on the machine.
 std::string ResolvedJobText(const Job& job);
 
-// Gives a job the model that a program brings.
-
-// Sets job.model to `model` and validates the job. Leaves the job unchanged after an error. A job that a run recorded
-// keeps its vocabulary, unless `model` sets one. This is how a program plans a job with its own model (ResolveJob); a
-// trainer does it itself if TrainerOptions::model is set.
+// Sets job.model to `model`, which a program brings, and validates the job. Leaves the job unchanged after an error. A
+// job that a run recorded keeps its vocabulary, unless `model` sets one. This is how a program plans a job with its own
+// model (ResolveJob); a trainer does it itself if TrainerOptions::model is set.
 //
 // Returns InvalidArgument if the job describes a model itself, or for the errors of ValidateJob; FailedPrecondition if
 // the job was recorded with a model of another name or digest.

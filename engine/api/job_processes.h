@@ -95,7 +95,7 @@ class JobProcesses {
  private:
   struct Watch;
   JobProcesses(std::unique_ptr<JoinedProcesses> joined, JobProcessesOptions options);
-  void WatchWorld();
+  void WatchOthers();
   void SetTrainer(Trainer* trainer);
 
   const std::unique_ptr<JoinedProcesses> joined_;

@@ -90,7 +90,7 @@ struct AdmissionOptions {
   absl::Duration time_limit = absl::Seconds(10);
   int64_t memory_bytes = int64_t{1} << 30;       // Memory that planning may take.
   int64_t job_bytes = int64_t{16} << 10;         // The longest job, as it is given or as ResolvedJobText prints it.
-  const std::atomic<bool>* cancelled = nullptr;  // Set by any thread to end the call. Borrowed. Null: nobody does.
+  const std::atomic<bool>* cancelled = nullptr;  // Set by any thread to end the call. Borrowed; may be null.
   DataFacts data;                                // What the caller knows of the job's data, which are not read.
 };
 

@@ -12,8 +12,6 @@ namespace shale {
 struct Prediction;    // engine/plan/time/prediction.h
 struct SearchResult;  // engine/plan/search/search.h
 
-// Describes a plan in text: what was decided, with the job's own numbers, and the program.
-
 // Returns the plan as `train` prints it and plan.txt stores it: model, batch, strategy and accumulation with the
 // reason, communication, arithmetic, and the memory report. The text ends in a newline.
 std::string PlanText(const Job& job, const JobPlan& plan);
@@ -21,8 +19,6 @@ std::string PlanText(const Job& job, const JobPlan& plan);
 // Returns the training step's program, instruction by instruction, as --dump_program prints it. With runtime.graphs,
 // the text also says what each captured graph does. It ends in a newline.
 std::string ProgramText(const Job& job, const JobPlan& plan);
-
-// Writes what planning a job said, for programs: as a message (proto/plan.proto), or as its JSON.
 
 // How much of the training program is written. Each value includes what those before it write.
 enum class PlanDetail {
@@ -37,7 +33,7 @@ struct PlanSeconds {
   const SearchResult* search = nullptr;
 };
 
-// Return a binary shale.proto.Plan: of a verdict, or of a job that has this plan.
+// Return a binary shale.proto.Plan (proto/plan.proto): of a verdict, or of a job that has this plan.
 std::string PlanMessage(const Admission& admission, PlanDetail detail = PlanDetail::kSummary,
                         const PlanSeconds& seconds = {});
 std::string PlanMessage(const Job& job, const JobPlan& plan, PlanDetail detail = PlanDetail::kSummary);

@@ -52,7 +52,7 @@ class WorkTimes;  // engine/run/runtime/work_times.h
 // from the same time (MergeChromeJson).
 struct TraceOptions {
   std::string path;            // Empty: no trace is written.
-  WorkTimes* works = nullptr;  // Gets the times of this process's ranks. Borrowed; null: nobody does.
+  WorkTimes* works = nullptr;  // Gets the times of this process's ranks. Borrowed; may be null.
   int64_t first_step = 3;      // This trainer's first step is 1. The first two are slow: page faults and cold caches.
   int64_t steps = 2;           // Number of steps traced.
   // Rate of the device's memory, for rooflines (Roofline); 0: the best that the trace shows.
@@ -66,8 +66,8 @@ struct TrainerOptions {
   // engine/api/job.h). Empty: the model of the job.
   std::optional<CustomModel> model;
   // The data of a job without data.path, and, if there is any, its evaluation data, which must be readable at any
-  // position. Null: the data are the files of data.path. Borrowed; must outlive the trainer, or until Trainer::SetData
-  // gives other data.
+  // position. Null: the data are the files of data.path. Borrowed; must live until the trainer is destroyed, or until
+  // Trainer::SetData gives other data.
   DataSource* data = nullptr;
   DataSource* evaluation_data = nullptr;
   // The ranks of the job that this process holds, ascending; empty: all of them. With several processes, each creates a
@@ -77,8 +77,8 @@ struct TrainerOptions {
   std::vector<int> ranks;
   // The most ranks that one host runs, by which its memory is divided. 0: all ranks of the job.
   int64_t ranks_on_host = 0;
-  // Creates the groups that have ranks of several processes. Empty: the backend does (Backend::CreateGroup). Create and
-  // only Create calls it.
+  // Creates the groups that have ranks of several processes. Empty: the backend does (Backend::CreateGroup). Only
+  // Create calls it.
   GroupFactory create_spanning_group;
   // The control plane, through which the processes of the job decide together. Borrowed; must outlive the trainer.
   ControlPlane* control = &OneProcess();
@@ -94,7 +94,7 @@ struct TrainerOptions {
   std::string checkpoint_folder;
   ResumeOptions resume;
   // Folder that gets a report of what the ranks of this process did last if a run fails, one file for each process of
-  // the job (tools/inspect_run reads them). It is created for that. Empty: nothing is reported.
+  // the job (tools/inspect_run reads them). The folder is made when a run fails. Empty: nothing is reported.
   std::string failure_folder;
   // Folder whose tokenizer files, together with the encoding of the data, identify the tokenizer that made the tokens;
   // empty: none.
@@ -102,7 +102,7 @@ struct TrainerOptions {
   // What is shown while text becomes tokens (data.tokenizer).
   TextProgress text_progress;
   TraceOptions trace;
-  // Takes the events of this process (engine/api/events.h), from Create on; null: nobody does. Borrowed; must outlive
+  // Takes the events of this process (engine/api/events.h), from Create on. May be null. Borrowed; must outlive
   // the trainer.
   EventSink* events = nullptr;
   FileSystem* files = &PosixFileSystem();  // Checkpoints are written through it. Borrowed.

@@ -43,8 +43,8 @@ struct VerifyReport {
   // What was made smaller than the job: one line each.
   std::vector<std::string> shrunk;
   double seconds = 0;
-  // What a step of the small job took beside what was predicted. Empty without VerifyOptions::machine. No check: small
-  // steps vary, and only trials of the job's own size say how fast the job is.
+  // How long a step of the small job took, and how long it was predicted to take. Empty without VerifyOptions::machine.
+  // This is no check, because small steps vary: only trials of the job's own size say how fast the job is.
   std::string time;
 
   // Returns whether no check failed.
@@ -86,8 +86,9 @@ struct VerifyOptions {
   const proto::MachineProfile* machine = nullptr;
   // As in TrainerOptions.
   std::optional<CustomModel> model;
-  // As in TrainerOptions. Samples of the first positions are read, twice if the source allows it. A source that can
-  // only be read in order (DataSource::sequential) is then no longer at its start: make another for the run. Borrowed.
+  // As in TrainerOptions. Samples of the first positions are read, twice if the source allows it. After that, a source
+  // that can only be read in order (DataSource::sequential) is no longer at its start: make a new one for the run.
+  // Borrowed.
   DataSource* data = nullptr;
   // About how long all of it may take. If a step of the job takes too long for that, steps become smaller; if gradients
   // of all parameters take too long, some are checked. Other checks take the time that they need.
@@ -98,7 +99,7 @@ struct VerifyOptions {
   // Called with each row as it ends, on the caller's thread. May be empty.
   std::function<void(const VerifyRow&)> on_row;
   // Set by any thread, or by a signal handler, to end the call with Cancelled before the next step of a trial. Must
-  // stay set until then. Borrowed. Null: nobody does.
+  // stay set until then. Borrowed; may be null.
   const std::atomic<bool>* cancelled = nullptr;
 };
 

@@ -66,13 +66,10 @@ absl::Status CheckIndex(int64_t index, int64_t count, absl::string_view name);
 // Returns InvalidArgument unless the option `seconds` is 0 or more.
 absl::Status CheckSeconds(double seconds);
 
-// The size of a struct in the first version that has it.
+// The size of a struct in the first version that has it. Whoever adds members to a struct specializes this: the size is
+// then the offset of the first new member.
 template <class T>
 inline constexpr size_t kFirstSize = sizeof(T);
-template <>
-inline constexpr size_t kFirstSize<shale_data> = offsetof(shale_data, has_position_ids);
-template <>
-inline constexpr size_t kFirstSize<shale_sampling> = offsetof(shale_sampling, repetition_penalty);
 
 // Returns a copy of a struct that the caller filled in. Members that the caller's version does not have are 0.
 template <class T>

@@ -48,7 +48,7 @@ extern "C" {
 #define SHALE_API __attribute__((visibility("default")))
 
 /* The version of this header. It grows when functions, or members of structs, are added. */
-#define SHALE_API_VERSION 7
+#define SHALE_API_VERSION 1
 
 /* Returns the SHALE_API_VERSION of the library. A program needs a library of at least its own version. */
 SHALE_API int32_t shale_api_version(void);
@@ -339,7 +339,6 @@ typedef struct shale_sampling {
   double temperature; /* Divides the logits. 0: always the most likely token. */
   int64_t top_k;      /* 0: among all tokens. */
   uint64_t seed;
-  /* Since version 4. */
   double repetition_penalty; /* Above 1, tokens that the text has already become less likely. 0 and 1: no penalty. */
   double top_p;              /* Draws among the most likely tokens whose probabilities sum to p. 0 and 1: among all. */
   double min_p;              /* Draws among tokens at least p times as likely as the most likely. 0: among all. */

@@ -27,7 +27,7 @@ typedef struct shale_admission_options {
   double seconds;            /* Time that planning may take. 0: 10. */
   int64_t memory_bytes;      /* Memory that it may take. 0: 1 GiB. */
   int64_t job_bytes;         /* The longest job, overrides included. 0: 16 KiB. */
-  shale_stop stop;           /* Ends the call. 0: nobody does. */
+  shale_stop stop;           /* Ends the call. 0: none. */
 } shale_admission_options;
 
 /* Plan a job within these limits, whatever the job is, and open no file and no device. `options` may be NULL. The first
@@ -114,7 +114,7 @@ typedef struct shale_verify_options {
   const struct shale_data* data;
   double seconds;               /* About how long all checks may take. 0: 60. */
   const char* temporary_folder; /* Where a folder is made, and removed again. NULL: the system's for such files. */
-  shale_stop stop;              /* Ends the call before the next step. 0: nobody does. */
+  shale_stop stop;              /* Ends the call before the next step. 0: none. */
   void (*on_check)(void* user, const shale_check* check); /* Called with each check as it ends. May be NULL. */
   void* on_check_user;
 } shale_verify_options;

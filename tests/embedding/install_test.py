@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 from installation import OLD, REMOVED, REPLACED, installed
-from run_test import MODEL, QUIET, ROOT, WORKSPACE, run, write_text
+from run_test import MODEL, QUIET, ROOT, WORKSPACE, run, write_job_with_model, write_text
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "tools"))
@@ -47,12 +47,12 @@ class InstallTest(unittest.TestCase):
         with open(f"{out}/exported/model.safetensors", "rb") as file:
             return file.read()
 
-    def compiled(self, *flags):
-        """Compiles service.c with what pkg-config says. Returns the path of the program."""
+    def compiled(self, *flags, name="service"):
+        """Compiles a program with what pkg-config says. Returns its path."""
         found = run(["pkg-config", "--cflags", "--libs", "shale"],
                     env={**os.environ, "PKG_CONFIG_PATH": os.path.join(self.prefix, "lib/pkgconfig")})
-        program = os.path.join(tempfile.mkdtemp(dir=self.folder), "service")
-        run(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", os.path.join(_SOURCES, "service.c"), "-o", program,
+        program = os.path.join(tempfile.mkdtemp(dir=self.folder), name)
+        run(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", os.path.join(_SOURCES, f"{name}.c"), "-o", program,
              *flags, *shlex.split(found), f"-Wl,-rpath,{self.prefix}/lib"])
         return program
 
@@ -104,6 +104,10 @@ class InstallTest(unittest.TestCase):
 
     def test_a_program_in_c_trains_to_the_bits_of_the_tool(self):
         self.assert_trains(self.compiled())
+
+    def test_a_program_in_c_checks_a_job(self):
+        job = write_job_with_model(self.folder)
+        self.assertIn("all checks hold", run([self.compiled(name="verify"), job]))
 
     def test_a_cmake_project_trains_to_the_bits_of_the_tool(self):
         build = os.path.join(self.folder, "cmake")

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from installation import installed
-from run_test import BUILD_FLAGS, MODEL, QUIET, ROOT, WORKSPACE, run, write_text
+from run_test import BUILD_FLAGS, MODEL, QUIET, ROOT, WORKSPACE, run, write_job_with_model, write_text
 
 _SOURCES = os.path.join(ROOT, "tests/embedding/python")
 
@@ -61,6 +61,9 @@ class PythonTest(unittest.TestCase):
              "--plain"])
         with open(weights, "rb") as own, open(f"{self.folder}/exported/model.safetensors", "rb") as tool:
             self.assertEqual(own.read(), tool.read())
+        said = run([self.python, os.path.join(_SOURCES, "checks.py"), job, write_job_with_model(self.folder),
+                    self.folder])
+        self.assertRegex(said, r"\ATrue \[\]\nTrue .*\n.")
 
     def test_the_bench_steps_to_the_same_losses_in_python(self):
         run(["bazel", "build", "-c", "opt", *BUILD_FLAGS, *QUIET, "//tools/bench:embedding"], cwd=ROOT)

@@ -13,6 +13,7 @@ differ. ~/.cache/shale/embedding keeps the outputs, so that later runs take seco
 Bazel inside of Bazel would share the machine without either of them knowing; `tools/test --all` runs them.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -49,6 +50,16 @@ def write_text(folder):
     """Writes the data of job.textproto beside it."""
     with open(os.path.join(folder, "text.txt"), "w", encoding="utf-8") as file:
         file.writelines(f"the {i % 7} quick brown foxes jump over the lazy dog.\n" for i in range(60))
+
+
+def write_job_with_model(folder):
+    """Writes with_model.textproto: job.textproto with a model, and data whose vocabulary needs no reading."""
+    with open(os.path.join(WORKSPACE, "job.textproto"), encoding="utf-8") as file:
+        job = file.read().replace('path: "text.txt"', 'path: "text.txt" format: TEXT')
+    path = os.path.join(folder, "with_model.textproto")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(job + MODEL.replace("model={", "model {") + "\n")
+    return path
 
 
 class EmbeddingTest(unittest.TestCase):
@@ -98,6 +109,13 @@ class EmbeddingTest(unittest.TestCase):
         refused = subprocess.run([os.path.join(tools, "train"), "--job=job.textproto"], cwd=self.workspace,
                                  capture_output=True, text=True, check=False)
         self.assertIn("model: missing; give decoder", refused.stderr)
+
+    def test_a_program_says_whether_a_machine_has_room_for_a_job(self):
+        run(self.bazel("build", "//:admit"), cwd=self.workspace)
+        write_job_with_model(self.workspace)
+        plan = json.loads(run(["out/bin/admit", "with_model.textproto"], cwd=self.workspace))
+        self.assertEqual(plan["verdict"], "FITS")
+        self.assertGreater(plan["memory"]["arena_bytes"], 0)
 
     @unittest.skipUnless(os.environ.get(_WITH_CUDA), "builds with nvcc for minutes: call with --cuda")
     def test_a_program_with_the_cuda_backend_trains_on_cpus_to_the_same_bits(self):

@@ -55,7 +55,7 @@ double Tolerance(const Precision& precision) {
   return precision.dtype == DType::kBFloat16 ? 1e-2 : 2e-5;
 }
 
-struct Place {
+struct MeshAndPrecision {
   Mesh mesh;
   Precision precision;
   int64_t number;
@@ -76,7 +76,7 @@ class Count : public ::testing::Environment {
 };
 const ::testing::Environment* const kCount = ::testing::AddGlobalTestEnvironment(new Count);
 
-class CrossProduct : public ::testing::TestWithParam<Place> {
+class CrossProduct : public ::testing::TestWithParam<MeshAndPrecision> {
  protected:
   // Runs a combination, and expects what every combination promises by itself.
   static std::optional<RunResult> Run(const RunOptions& given, const Tokens& tokens, const TrafficRow& row,
@@ -137,7 +137,7 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
       ++rows;
       for (int preset = 0; preset <= static_cast<int>(CheckpointingPreset::kBlock); ++preset) {
         for (const int64_t segment_blocks : {int64_t{1}, int64_t{2}, int64_t{3}, kLayers}) {
-          // Like the fields of one color on a chessboard. The next place runs those of the other color.
+          // Like the fields of one color on a chessboard. The next pair of mesh and precision runs the others.
           if ((number + rows + preset + segment_blocks) % 2 != 0) continue;
           options.step.activations.preset = static_cast<CheckpointingPreset>(preset);
           options.step.activations.segment_blocks = segment_blocks;
@@ -166,8 +166,8 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
   }
 }
 
-std::vector<Place> Places() {
-  std::vector<Place> places;
+std::vector<MeshAndPrecision> MeshesAndPrecisions() {
+  std::vector<MeshAndPrecision> all;
   for (const Mesh& mesh : std::vector<Mesh>{{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 3}, {3, 2}}) {
     for (const Precision& precision :
          {Precision{"Fp32", DType::kFloat32, DType::kFloat32},
@@ -177,18 +177,18 @@ std::vector<Place> Places() {
           {"Fp8", DType::kBFloat16, DType::kFloat32, DType::kFloat32, DType::kFloat8E5M2}}) {
       // The sizes of fp8 take their time, and what it computes depends on no mesh.
       if (precision.float8_gradients && mesh.shard == 3) continue;
-      places.push_back({mesh, precision, std::ssize(places)});
+      all.push_back({mesh, precision, std::ssize(all)});
     }
   }
-  return places;
+  return all;
 }
 
-std::string NameOf(const ::testing::TestParamInfo<Place>& info) {
+std::string NameOf(const ::testing::TestParamInfo<MeshAndPrecision>& info) {
   const auto& [mesh, precision, number] = info.param;
   return absl::StrCat(precision.name, "On", mesh.replicate, "x", mesh.shard);
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, CrossProduct, ::testing::ValuesIn(Places()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Steps, CrossProduct, ::testing::ValuesIn(MeshesAndPrecisions()), NameOf);
 
 }  // namespace
 }  // namespace shale::testing

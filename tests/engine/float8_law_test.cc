@@ -57,7 +57,7 @@ std::map<std::string, int64_t> KeptBytes(const RunResult& result) {
 
 // Scales are those of whole matrices: of the weights after they are gathered, and of the inputs of a micro-batch, which
 // do not depend on W.
-TEST(Float8Laws, EveryStrategyAndWorldAgreesWithOneRank) {
+TEST(Float8Laws, EveryStrategyAndNumberOfRanksAgreesWithOneRank) {
   for (const DType gradients : {DType::kFloat8E5M2, DType::kFloat8E4M3}) {
     if (gradients == DType::kFloat8E4M3 && !TestsEveryCombination()) continue;
     // Of seven sequences, three ranks lack two and four lack one.

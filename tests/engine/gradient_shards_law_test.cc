@@ -66,7 +66,7 @@ void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& 
 }
 
 // On a mesh with replicas, one row has all tokens: if several had some, each would round a part of the sum.
-TEST(GradientShardLaws, EveryWorldRoundsTheSameBits) {
+TEST(GradientShardLaws, EveryNumberOfRanksRoundsTheSameBits) {
   std::vector<Mesh> meshes = {{1, 2}, {2, 2}};
   if (TestsEveryCombination()) meshes.insert(meshes.end(), {{1, 3}, {1, 4}, {3, 2}, {2, 3}});
   for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {

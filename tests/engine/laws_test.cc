@@ -58,7 +58,7 @@ void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& 
   for (const auto& [name, weight] : a.weights) EXPECT_EQ(weight, b.weights.at(name)) << what << ": " << name;
 }
 
-TEST(StepLaws, EveryStrategyScheduleAndWorldAgreesWithOneRank) {
+TEST(StepLaws, EveryStrategyScheduleAndNumberOfRanksAgreesWithOneRank) {
   const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 1);
   const RunResult one = MustRun(With({Strategy::kFullShard, Accumulation::kSharded}, 1, 7), tokens);
   for (const Combination& c : AllCombinations()) {
@@ -159,7 +159,7 @@ TEST(StepLaws, MicroBatchesEqualOneLargeBatch) {
   }
 }
 
-TEST(StepLaws, EveryWorldAgreesInBf16) {
+TEST(StepLaws, EveryNumberOfRanksAgreesInBf16) {
   const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 1);
   for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit, MasterWeights::kNone}) {
     RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 1, 1);

@@ -132,7 +132,7 @@ RunOptions With(const Model& model, const Combination& c, int64_t ranks, TargetW
 
 constexpr Combination kOne = {Strategy::kFullShard, Accumulation::kSharded};
 
-TEST(LossLaws, EveryWorldAndAccumulationAgreesWithOneBatchOnOneRank) {
+TEST(LossLaws, EveryNumberOfRanksAndAccumulationAgreesWithOneBatchOnOneRank) {
   for (const Model& model : kModels) {
     for (const TargetWeights weights : {TargetWeights::kNone, TargetWeights::kOverWeights}) {
       for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

@@ -103,7 +103,7 @@ TEST(PackingLaws, SequencesOfOneDocumentChangeNoBits) {
   }
 }
 
-TEST(PackingLaws, EveryWorldAndAccumulationAgreesWithOneBatchOnOneRank) {
+TEST(PackingLaws, EveryNumberOfRanksAndAccumulationAgreesWithOneBatchOnOneRank) {
   const Tokens tokens = PackedBatch(7);
   for (const DecoderConfig& model : Decoders()) {
     RunOptions whole = Options(model);

@@ -93,7 +93,7 @@ TEST(TargetWeightLaws, TheOppositeWeightsGiveTheOppositeGradient) {
 
 // The weights are of both signs and differ from rank to rank, so a denominator that a rank or a micro-batch takes for
 // itself shows at once.
-TEST(TargetWeightLaws, EveryWorldAndAccumulationAgreesWithOneBatchOnOneRank) {
+TEST(TargetWeightLaws, EveryNumberOfRanksAndAccumulationAgreesWithOneBatchOnOneRank) {
   for (const int64_t sequences : {3, 7}) {
     const Tokens tokens = WithWeights(Batch(sequences), {0.25f, -1.5f, 0, 3, 0.5f, -0.125f, 2});
     for (const TargetWeights weights : kBoth) {

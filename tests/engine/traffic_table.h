@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "sharding/comm/tracing.h"
 #include "tests/engine/job_harness.h"
+#include "tests/sharding/comm/tracing.h"
 
 namespace shale::testing {
 

@@ -13,9 +13,9 @@
 #include "absl/strings/str_join.h"
 #include "engine/run/runtime/backend.h"
 #include "kernels/op_backend.h"
-#include "sharding/comm/tracing.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"
+#include "tests/sharding/comm/tracing.h"
 
 namespace shale::testing {
 namespace {

@@ -94,7 +94,7 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int shards) {
   }
 }
 
-TEST(ShardLayoutTest, EveryElementHasOneOwnerForEveryWorldSize) {
+TEST(ShardLayoutTest, EveryElementHasOneOwnerForEveryNumberOfRanks) {
   for (int shards = 1; shards <= 8; ++shards) CheckLaws(AwkwardEntries(), shards);
   CheckLaws(AwkwardEntries(), 61);
 }
@@ -104,7 +104,7 @@ TEST(ShardLayoutTest, EveryElementHasOneOwnerInRandomGroups) {
   for (int i = 0; i < 60; ++i) CheckLaws(RandomEntries(random), 1 + random() % 9);
 }
 
-TEST(ShardLayoutTest, OffsetsDoNotDependOnTheWorldSize) {
+TEST(ShardLayoutTest, OffsetsDoNotDependOnTheNumberOfRanks) {
   const ShardLayout one = Make(AwkwardEntries(), 1);
   for (int shards : {2, 3, 4, 5, 6, 7, 8, 1000, 16384}) {
     const ShardLayout layout = Make(AwkwardEntries(), shards);

@@ -19,8 +19,7 @@ _NO_COMMAND = ("#", "model", "data", "batch", "sharding", "optimizer", "precisio
                "test.jsonl", "train,", "ranks", "rank", "the", "plan:", "job.textproto:12:3:", ">", "rivers", "CANDLE",
                "4", "n")
 # The first words of blocks of code and drawings.
-_OTHER_BLOCKS = ("A", "const", "verification", "shale_verification", "job", "verify", "0", "4", "20", "38", "proto/",
-                 '{"driver":')
+_OTHER_BLOCKS = ("A", "job", "verify", "0", "4", "20", "38", "proto/", '{"driver":')
 
 # Commands that no test here runs, as regular expressions with the reason. Their flags are checked where the program is.
 NOT_RUN = [

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -128,6 +129,62 @@ void PrintRow(const char* what, const char* how, const std::vector<double>& ours
               bytes / Median(ours) / 1e9, how, bytes / Median(plain) / 1e9, Median(plain) / Median(ours));
 }
 
+// The seconds of one round.
+struct FileSeconds {
+  double save = 0, load = 0, write = 0, write_past_cache = 0, read = 0;
+};
+
+// Saves, restores, writes and reads the same number of bytes, in files of the same sizes.
+class FileBench {
+ public:
+  FileBench(const Flags& flags, Trainer& trainer, LocalState& state)
+      : flags_(flags), trainer_(trainer), state_(state), buffer_(kCheckpointChunkBytes) {
+    std::fill(buffer_.span().begin(), buffer_.span().end(), 'x');
+  }
+
+  // Runs a round. A disk may be slower right after a burst of writes, so the caller alternates `plain_first`. REQUIRES:
+  // the first round does not begin with plain files, because their sizes are those of the checkpoint.
+  absl::StatusOr<FileSeconds> Round(bool plain_first) {
+    FileSeconds took;
+    if (plain_first) SHALE_RETURN_IF_ERROR(Write(took));
+    const double start = Now();
+    SHALE_ASSIGN_OR_RETURN(const std::string path, trainer_.SaveCheckpoint());
+    took.save = Now() - start;
+    if (sizes_.empty()) {
+      SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(path));
+      for (const SavedFile& file : checkpoint.manifest().files) sizes_.push_back(file.size_bytes);
+    }
+    if (!plain_first) {
+      SHALE_RETURN_IF_ERROR(Write(took));
+      SHALE_ASSIGN_OR_RETURN(took.load, Restore(path, state_));
+    }
+    SHALE_ASSIGN_OR_RETURN(took.read, ReadPlain(flags_, sizes_, buffer_.span()));
+    if (plain_first) {
+      SHALE_ASSIGN_OR_RETURN(took.load, Restore(path, state_));
+    }
+    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(Path(flags_, "plain")));
+    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(path));
+    return took;
+  }
+
+  const std::vector<int64_t>& sizes() const { return sizes_; }  // Of the files. Known after the first round.
+
+ private:
+  // Writes past the cache first, so that the files that are read later are those of the cached write.
+  absl::Status Write(FileSeconds& took) {
+    SHALE_ASSIGN_OR_RETURN(took.write_past_cache, WritePlain(flags_, sizes_, /*direct=*/true, buffer_.span()));
+    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(Path(flags_, "plain")));
+    SHALE_ASSIGN_OR_RETURN(took.write, WritePlain(flags_, sizes_, /*direct=*/false, buffer_.span()));
+    return absl::OkStatus();
+  }
+
+  const Flags& flags_;
+  Trainer& trainer_;
+  LocalState& state_;
+  const StagingBuffer buffer_;
+  std::vector<int64_t> sizes_;
+};
+
 absl::Status BenchFiles(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const Job job, MakeJob(flags, {"checkpoint.every_steps=0", "checkpoint.keep_last=1000000"}));
   const std::string folder = Path(flags, "checkpoints");
@@ -142,54 +199,24 @@ absl::Status BenchFiles(const Flags& flags) {
       LocalRanks::Create(*backend, {.mesh = plan.options.mesh, .host_memory = plan.host_memory}, plan.arena_bytes));
   LocalState state(plan.train.graph, plan.train.step.state, plan.train.memory, *ranks);
 
-  std::vector<double> save, load, write, write_direct, read;
-  std::vector<int64_t> sizes;
-  int64_t bytes = 0;
-  const StagingBuffer buffer(kCheckpointChunkBytes);
-  std::fill(buffer.span().begin(), buffer.span().end(), 'x');
-  // Writes past the cache first, so that the files that are read later are those of the cached write.
-  const auto write_plain = [&](double* past_the_cache, double* cached) -> absl::Status {
-    SHALE_ASSIGN_OR_RETURN(*past_the_cache, WritePlain(flags, sizes, /*direct=*/true, buffer.span()));
-    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(Path(flags, "plain")));
-    SHALE_ASSIGN_OR_RETURN(*cached, WritePlain(flags, sizes, /*direct=*/false, buffer.span()));
-    return absl::OkStatus();
-  };
-  for (int64_t i = 0; i <= flags.repeats; ++i) {  // The first round warms up.
-    // A disk may be slower right after a burst of writes, so the order alternates.
-    const bool plain_first = i % 2 == 1;
-    double wrote, wrote_direct, loaded, took;
-    if (plain_first) SHALE_RETURN_IF_ERROR(write_plain(&wrote_direct, &wrote));
-    const double start = Now();
-    SHALE_ASSIGN_OR_RETURN(const std::string path, trainer->SaveCheckpoint());
-    const double saved = Now() - start;
-    if (sizes.empty()) {
-      SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(path));
-      for (const SavedFile& file : checkpoint.manifest().files) sizes.push_back(file.size_bytes);
-      bytes = checkpoint.size_bytes();
-      std::printf("%.0f MB in %zu files, %ld rounds\n", static_cast<double>(bytes) / 1e6, sizes.size(),
-                  static_cast<long>(flags.repeats));
-    }
-    if (!plain_first) {
-      SHALE_RETURN_IF_ERROR(write_plain(&wrote_direct, &wrote));
-      SHALE_ASSIGN_OR_RETURN(loaded, Restore(path, state));
-    }
-    SHALE_ASSIGN_OR_RETURN(took, ReadPlain(flags, sizes, buffer.span()));
-    if (plain_first) {
-      SHALE_ASSIGN_OR_RETURN(loaded, Restore(path, state));
-    }
-    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(Path(flags, "plain")));
-    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(path));
-    if (i == 0) continue;
-    save.push_back(saved);
-    write.push_back(wrote);
-    write_direct.push_back(wrote_direct);
-    load.push_back(loaded);
-    read.push_back(took);
+  FileBench bench(flags, *trainer, state);
+  SHALE_RETURN_IF_ERROR(bench.Round(/*plain_first=*/false).status());  // Warms up.
+  const int64_t bytes = std::accumulate(bench.sizes().begin(), bench.sizes().end(), int64_t{0});
+  std::printf("%.0f MB in %zu files, %ld rounds\n", static_cast<double>(bytes) / 1e6, bench.sizes().size(),
+              static_cast<long>(flags.repeats));
+  std::vector<double> save, load, write, write_past_cache, read;
+  for (int64_t i = 1; i <= flags.repeats; ++i) {
+    SHALE_ASSIGN_OR_RETURN(const FileSeconds took, bench.Round(/*plain_first=*/i % 2 == 1));
+    save.push_back(took.save);
+    load.push_back(took.load);
+    write.push_back(took.write);
+    write_past_cache.push_back(took.write_past_cache);
+    read.push_back(took.read);
   }
   PrintRow("save", "written", save, write, static_cast<double>(bytes));
-  PrintRow("save", "written past the cache", save, write_direct, static_cast<double>(bytes));
+  PrintRow("save", "written past the cache", save, write_past_cache, static_cast<double>(bytes));
   PrintRow("load", "written", load, write, static_cast<double>(bytes));
-  PrintRow("load", "written past the cache", load, write_direct, static_cast<double>(bytes));
+  PrintRow("load", "written past the cache", load, write_past_cache, static_cast<double>(bytes));
   PrintRow("load", "read, cold cache", load, read, static_cast<double>(bytes));
   return absl::OkStatus();
 }

@@ -236,38 +236,25 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-int Run(const Flags& flags) {
-  const absl::StatusOr<ResolvedJob> resolved = ResolveBenchJob(flags.job, flags.overrides);
-  if (!resolved.ok()) return Fail(resolved.status(), kExitUsage);
-  const int ranks = static_cast<int>(resolved->job.sharding.ranks);
-  const int threads = static_cast<int>(resolved->job.runtime.threads_per_rank);
-  StepWork step = WorkOf(resolved->plan.train.step.program);
-
-  absl::StatusOr<std::vector<Measured>> of_ranks;
+// Makes all bf16 operands of a step fp32, and returns whether there were any.
+bool WidenOperands(StepWork& step) {
   bool widened = false;
-  try {
-    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-    if (!MultipliesBFloat16(engine)) {
-      for (MatMulSize& shape : step.shapes) {
-        widened |= shape.dtype == DType::kBFloat16;
-        shape.dtype = shape.c_dtype = DType::kFloat32;
-      }
-      std::map<AttentionSize, int64_t> attention;
-      for (const auto& [size, count] : step.attention) {
-        AttentionSize wide = size;
-        wide.dtype = DType::kFloat32;
-        attention[wide] += count;
-      }
-      step.attention = std::move(attention);
-    }
-    of_ranks = Measure(step, flags.repeats, ranks, threads, engine);
-  } catch (const dnnl::error& error) {
-    return Fail(absl::InternalError(absl::StrCat("oneDNN: ", error.what(), " (status ", error.status, ")")),
-                kExitFailed);
+  for (MatMulSize& shape : step.shapes) {
+    widened |= shape.dtype == DType::kBFloat16;
+    shape.dtype = shape.c_dtype = DType::kFloat32;
   }
-  if (!of_ranks.ok()) return Fail(of_ranks.status(), kExitFailed);
-  const Measured measured = MeanOf(*of_ranks);
+  std::map<AttentionSize, int64_t> attention;
+  for (const auto& [size, count] : step.attention) {
+    AttentionSize wide = size;
+    wide.dtype = DType::kFloat32;
+    attention[wide] += count;
+  }
+  step.attention = std::move(attention);
+  return widened;
+}
 
+// Prints the medians.
+void PrintMedians(const ResolvedJob& resolved, const StepWork& step, bool widened, const Measured& measured) {
   std::vector<int64_t> counts(step.shapes.size(), 0);
   for (size_t i : step.order) ++counts[i];
   double flops = 0;
@@ -280,9 +267,9 @@ int Run(const Flags& flags) {
   const dnnl_version_t& version = *dnnl_version();
   std::string head = JsonObject()
                          .Add("onednn", absl::StrCat(version.major, ".", version.minor, ".", version.patch))
-                         .Add("ranks", ranks)
-                         .Add("threads", threads)
-                         .Add("parameters", CountParameters(resolved->plan.train.graph))
+                         .Add("ranks", resolved.job.sharding.ranks)
+                         .Add("threads", resolved.job.runtime.threads_per_rank)
+                         .Add("parameters", CountParameters(resolved.plan.train.graph))
                          .Add("widened", widened)
                          .Add("matmuls", static_cast<int64_t>(step.order.size()))
                          .Add("gflop", flops * 1e-9)
@@ -297,6 +284,27 @@ int Run(const Flags& flags) {
   head.pop_back();
   std::printf("%s, \"passes\": [%s], \"shapes\": [%s]}\n", head.c_str(), absl::StrJoin(measured.seconds, ", ").c_str(),
               absl::StrJoin(shapes, ", ").c_str());
+}
+
+int Run(const Flags& flags) {
+  const absl::StatusOr<ResolvedJob> resolved = ResolveBenchJob(flags.job, flags.overrides);
+  if (!resolved.ok()) return Fail(resolved.status(), kExitUsage);
+  const int ranks = static_cast<int>(resolved->job.sharding.ranks);
+  const int threads = static_cast<int>(resolved->job.runtime.threads_per_rank);
+  StepWork step = WorkOf(resolved->plan.train.step.program);
+
+  absl::StatusOr<std::vector<Measured>> of_ranks;
+  bool widened = false;
+  try {
+    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    widened = !MultipliesBFloat16(engine) && WidenOperands(step);
+    of_ranks = Measure(step, flags.repeats, ranks, threads, engine);
+  } catch (const dnnl::error& error) {
+    return Fail(absl::InternalError(absl::StrCat("oneDNN: ", error.what(), " (status ", error.status, ")")),
+                kExitFailed);
+  }
+  if (!of_ranks.ok()) return Fail(of_ranks.status(), kExitFailed);
+  PrintMedians(*resolved, step, widened, MeanOf(*of_ranks));
   return kExitOk;
 }
 

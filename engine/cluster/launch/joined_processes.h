@@ -1,9 +1,12 @@
 // JoinedProcesses: the processes that train a job together, from their start to their end.
 //
-//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<JoinedProcesses> joined, JoinedProcesses::Join(EnvironmentVariables(),
-//   ranks, facts));
-//   ...                     // JoinedProcesses::ranks are the ranks of this process; it decides with others through
-//   control(). return joined->Leave();  // or, after an error, joined->Fail(error)
+//   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<JoinedProcesses> joined,
+//                          JoinedProcesses::Join(EnvironmentVariables(), ranks, facts));
+//   Train(joined->ranks(), joined->control());
+//   return joined->Leave();
+//
+// ranks() are the ranks of this process, and by control() it decides together with the others. After an error, call
+// Fail(error) instead of Leave().
 //
 // A process that no launcher started is the only one of its job: it holds all ranks, and every call returns at once.
 #pragma once

@@ -76,7 +76,7 @@ void WriteErrorFile(const absl::Status& error) {
 // What the threads that hear of a failure share with this object, which they may outlive.
 struct JobProcesses::Watch {
   std::shared_mutex mutex;  // Guards the next three fields. Held shared, it keeps the trainer alive.
-  bool starts = true;       // There has been neither a trainer nor an end. Until then the joined processes exists.
+  bool starts = true;       // There has been neither a trainer nor an end. Until then the joined processes exist.
   Trainer* trainer = nullptr;
   absl::Status why;  // The failure, if it has come.
 };
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<JobProcesses>> JobProcesses::Join(const Job& job,
     return joined.status();
   }
   std::unique_ptr<JobProcesses> processes(new JobProcesses(*std::move(joined), std::move(options)));
-  processes->WatchWorld();
+  processes->WatchOthers();
   return processes;
 }
 
@@ -120,7 +120,7 @@ absl::StatusOr<std::string> JobProcesses::InProcessZero(absl::FunctionRef<absl::
 }
 
 // Lets the failure of the job in another process abort the trainer.
-void JobProcesses::WatchWorld() {
+void JobProcesses::WatchOthers() {
   joined_->OnFailure([watch = watch_, end_process = options_.end_process, &joined = *joined_](const absl::Status& why) {
     const bool elsewhere = joined.failed_elsewhere();
     if (end_process) {

@@ -26,7 +26,7 @@ struct Budget {
   std::string origin;              // Source of `bytes` if the job does not set it: "80 % of this machine's memory".
   int64_t host_bytes = kNoBudget;  // For the tensors that one rank offloads to host memory.
   std::string host_origin;
-  bool firm = false;  // A job that sets larger budgets does not get them.
+  bool firm = false;  // Whether larger budgets that the job sets are ignored.
 
   bool Holds(int64_t arena_bytes, int64_t offload_bytes) const {
     return arena_bytes <= bytes && offload_bytes <= host_bytes;

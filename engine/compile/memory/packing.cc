@@ -62,8 +62,8 @@ int64_t LowestOffset(std::vector<ByteRange>& taken, int64_t bytes) {
 }
 
 // Places the intervals in the given order, each at the lowest offset that is free. Adds to `work`.
-Packing Place(const Moments& moments, const std::vector<int32_t>& order, int64_t& work) {
-  Packing packing{.offsets = std::vector<int64_t>(moments.intervals.size(), 0)};
+PackedIntervals Place(const Moments& moments, const std::vector<int32_t>& order, int64_t& work) {
+  PackedIntervals packing{.offsets = std::vector<int64_t>(moments.intervals.size(), 0)};
   Occupancy occupancy(moments.count);
   std::vector<ByteRange> taken;
   for (int32_t i : order) {
@@ -83,7 +83,7 @@ Packing Place(const Moments& moments, const std::vector<int32_t>& order, int64_t
 // An order of placement, and the packing that it gave.
 struct Attempt {
   std::vector<int32_t> order;
-  Packing packing;
+  PackedIntervals packing;
   bool stuck = false;  // All intervals that reach the top are at the front already.
 };
 
@@ -172,7 +172,7 @@ int64_t LargestLiveBytes(absl::Span<const PackInterval> intervals) {
   return largest;
 }
 
-Packing PackIntervals(absl::Span<const PackInterval> intervals) {
+PackedIntervals PackIntervals(absl::Span<const PackInterval> intervals) {
   const Moments moments = ToMoments(intervals);
   const int64_t lower_bound = LargestLiveBytes(moments.intervals);
   const int64_t good_enough = lower_bound + lower_bound / kToleratedFraction;
@@ -188,7 +188,7 @@ Packing PackIntervals(absl::Span<const PackInterval> intervals) {
   attempts.push_back({.order = Descending(moments, bytes)});
   attempts.push_back({.order = Descending(moments, duration)});
   attempts.push_back({.order = Descending(moments, magnitude)});
-  Packing best;
+  PackedIntervals best;
   int64_t work = 0;
   for (int round = 0; round <= kRounds; ++round) {
     for (Attempt& attempt : attempts) {

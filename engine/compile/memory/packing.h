@@ -59,7 +59,7 @@ struct PackInterval {
   int32_t last = 0;
 };
 
-struct Packing {
+struct PackedIntervals {
   std::vector<int64_t> offsets;  // By interval.
   int64_t height = 0;            // One past the highest byte.
 };
@@ -70,6 +70,6 @@ int64_t LargestLiveBytes(absl::Span<const PackInterval> intervals);
 
 // Returns a packing. Deterministic. Takes about n log n time for n intervals. REQUIRES: the sum of all bytes fits
 // int64.
-Packing PackIntervals(absl::Span<const PackInterval> intervals);
+PackedIntervals PackIntervals(absl::Span<const PackInterval> intervals);
 
 }  // namespace shale

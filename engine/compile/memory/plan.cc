@@ -62,7 +62,7 @@ void PlaceTransients(const StepProgram& program, const std::vector<Lifetime>& li
     transients.push_back(static_cast<BufferId>(b));
     intervals.push_back({footprints[b], lifetimes[b].first, lifetimes[b].last});
   }
-  const Packing packing = PackIntervals(intervals);
+  const PackedIntervals packing = PackIntervals(intervals);
   for (size_t i = 0; i < transients.size(); ++i) plan.addresses[transients[i]] = begin + packing.offsets[i];
 }
 

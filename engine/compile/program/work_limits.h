@@ -12,7 +12,7 @@ struct WorkLimits {
   using Clock = std::chrono::steady_clock;
 
   Clock::time_point deadline = Clock::time_point::max();
-  // Set by any thread to end the work. Borrowed. Null: nobody cancels.
+  // Set by any thread to end the work. Borrowed; may be null.
   const std::atomic<bool>* cancelled = nullptr;
   // The largest estimated number of instructions of a program. A thousand blocks have 40,000. Planning a program of
   // 2^18 instructions takes seconds and a gigabyte of memory.

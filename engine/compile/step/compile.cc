@@ -182,7 +182,7 @@ class StepCompiler {
   void EmitVisit(const Visit& visit) {
     const auto [u, work] = visit;
     const UnitPlan& plan = plans_[u];
-    UnitBuffers& buffers = work == Work::kForward && plan.first_buffers ? *plan.first_buffers : *plan.buffers;
+    UnitBuffers& buffers = work == VisitWork::kForward && plan.first_buffers ? *plan.first_buffers : *plan.buffers;
     UnitEmitter emitter(
         model_.units[u], buffers, u == last(), {.unit = u, .micro_batch = 0},
         [this, visit](const Value& value) { return Resolve(visit, value); },
@@ -193,7 +193,7 @@ class StepCompiler {
 
   // Returns the tensor of a unit's output in visits that do `work`: a visit of the unit, which writes it, or one of the
   // next unit, which reads it.
-  const Tensor& Output(int unit, Work work) const {
+  const Tensor& Output(int unit, VisitWork work) const {
     const UnitPlan& plan = plans_[unit];
     return PhaseOf(work) == Phase::kForward ? plan.output : plan.output_again;
   }

@@ -48,7 +48,7 @@ struct GroupState {
   Tensor low;                  // i16. Only with SPLIT.
   std::vector<Tensor> states;  // In the order of JobState::states. Absent: its rule keeps no such state.
   // Only of Adafactor: its second moments, [GroupPlacement::elements of factor_placement] f32, on the device. The
-  // "parameters" of factor_placement are the rows and the columns of each parameter (FactorNames).
+  // "parameters" of factor_placement are the rows and the columns of each parameter (RowsOf, ColumnsOf).
   Tensor factors;
   std::optional<GroupPlacement> factor_placement;
   std::shared_ptr<const std::vector<FactoredParameter>> factored;

@@ -261,12 +261,12 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
   writer_.Emit(context_, std::move(op), first_iteration_differs);
 }
 
-void UnitEmitter::Emit(Work work) {
+void UnitEmitter::Emit(VisitWork work) {
   switch (work) {
-    case Work::kForward: return EmitForward();
-    case Work::kForwardAndBackward: EmitForward(); return EmitBackward();
-    case Work::kForwardAgain: return EmitForwardAgain();
-    case Work::kBackward: return EmitBackward();
+    case VisitWork::kForward: return EmitForward();
+    case VisitWork::kForwardAndBackward: EmitForward(); return EmitBackward();
+    case VisitWork::kForwardAgain: return EmitForwardAgain();
+    case VisitWork::kBackward: return EmitBackward();
   }
 }
 
@@ -344,7 +344,7 @@ void UnitEmitter::Rerun(int node) {
 }
 
 std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
-                                Work work) {
+                                VisitWork work) {
   std::set<GroupId> groups;
   std::vector<bool> available = AvailableAtStartOfBackward(unit, kept), rerun_done(unit.forward.size(), false);
   const std::function<void(const Op&, bool)> visit = [&](const Op& op, bool recompute) {
@@ -357,10 +357,10 @@ std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, 
                       [&](int node) { visit(RerunOp(unit, available, node), true); });
     });
   };
-  if (work == Work::kForward || work == Work::kForwardAndBackward) {
+  if (work == VisitWork::kForward || work == VisitWork::kForwardAndBackward) {
     for (const Node& node : unit.forward) visit(node.op, false);
   }
-  if (work == Work::kForwardAgain) {
+  if (work == VisitWork::kForwardAgain) {
     const std::vector<bool> runs = NodesToRunAgain(unit, kept);
     for (size_t node = 0; node < runs.size(); ++node) {
       if (runs[node]) visit(unit.forward[node].op, false);

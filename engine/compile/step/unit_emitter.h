@@ -58,7 +58,7 @@ class UnitEmitter {
   UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 
-  void Emit(Work work);
+  void Emit(VisitWork work);
 
  private:
   void EmitForward();
@@ -93,6 +93,6 @@ class UnitEmitter {
 // Returns the groups whose parameters the unit reads in a visit that does `work`. `kept`: the activations that its
 // backward finds (DecideKept).
 std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
-                                Work work);
+                                VisitWork work);
 
 }  // namespace shale

@@ -10,14 +10,14 @@
 //
 // Totals (loss, squared norm, whether a gradient is not finite) decide how gradients are clipped, and whether an update
 // is skipped. Gradients are usually clipped by the norm of the step (Clipping::kGlobal), so all groups share one set of
-// totals. An update in backward cannot wait for that norm: each flat group then has totals of its own. The two other
-// clippings give each group totals of its own too, whenever it is updated:
+// totals. An update in backward cannot wait for that norm, so each flat group has totals of its own. The two other
+// clippings give each group totals of its own, too, whenever it is updated:
 //   kPerUnit        a group is clipped by its own norm
 //   kPreviousNorm   all groups are clipped by JobState::previous_norm, the norm of the last step that skipped no group
 //
 // Optimizer::max_gradient_norm clips the flat groups of one optimizer by the norm of their gradients alone. These
-// groups share one set of totals, and all other groups another. The flag is the same in both, that of the step, so a
-// step updates all groups or none.
+// groups share one set of totals, and all other groups another. The flag is the same in all sets, that of the step, so
+// a step updates all groups or none.
 //
 // [Note: totals over a mesh] Totals are {loss, squared norm, non-finite}. Without replicas an all-reduce sums all
 // three. Replicas hold equal gradients, whose squares must be counted once, but their losses differ. So on a mesh with

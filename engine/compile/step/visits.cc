@@ -5,12 +5,12 @@
 
 namespace shale {
 
-Phase PhaseOf(Work work) {
+Phase PhaseOf(VisitWork work) {
   switch (work) {
-    case Work::kForward:
-    case Work::kForwardAndBackward: return Phase::kForward;
-    case Work::kForwardAgain: return Phase::kRecompute;
-    case Work::kBackward: return Phase::kBackward;
+    case VisitWork::kForward:
+    case VisitWork::kForwardAndBackward: return Phase::kForward;
+    case VisitWork::kForwardAgain: return Phase::kRecompute;
+    case VisitWork::kBackward: return Phase::kBackward;
   }
   return Phase::kForward;
 }
@@ -43,15 +43,15 @@ std::vector<SegmentRole> SegmentRolesOf(const ModelGraph& model, const std::vect
 std::vector<Visit> PlanVisits(const std::vector<SegmentRole>& places, int first_backward) {
   const int last = static_cast<int>(places.size()) - 1;
   std::vector<Visit> visits;
-  for (int u = 0; u < last; ++u) visits.push_back({u, Work::kForward});
-  visits.push_back({last, first_backward <= last ? Work::kForwardAndBackward : Work::kForward});
+  for (int u = 0; u < last; ++u) visits.push_back({u, VisitWork::kForward});
+  visits.push_back({last, first_backward <= last ? VisitWork::kForwardAndBackward : VisitWork::kForward});
   for (int u = last - 1; u >= first_backward; --u) {
     if (places[u] == SegmentRole::kLast) {
       int first = u;
       while (first > 0 && places[first - 1] == SegmentRole::kInside) --first;
-      for (int again = first; again < u; ++again) visits.push_back({again, Work::kForwardAgain});
+      for (int again = first; again < u; ++again) visits.push_back({again, VisitWork::kForwardAgain});
     }
-    visits.push_back({u, Work::kBackward});
+    visits.push_back({u, VisitWork::kBackward});
   }
   return visits;
 }

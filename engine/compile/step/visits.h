@@ -10,7 +10,7 @@
 namespace shale {
 
 // What a unit computes in one visit.
-enum class Work {
+enum class VisitWork {
   kForward,
   kForwardAndBackward,  // The last unit: its backward follows its forward at once.
   kForwardAgain,        // Computes what backward needs and forward did not keep, in a segment
@@ -19,15 +19,17 @@ enum class Work {
 };
 
 // Returns the phase of a visit that does `work`. Returns kForward for kForwardAndBackward.
-Phase PhaseOf(Work work);
+Phase PhaseOf(VisitWork work);
 
 // Returns whether `work` writes gradients.
-inline bool HasBackward(Work work) { return work == Work::kForwardAndBackward || work == Work::kBackward; }
+inline bool HasBackward(VisitWork work) {
+  return work == VisitWork::kForwardAndBackward || work == VisitWork::kBackward;
+}
 
 // One turn of a unit on the compute stream, for one micro-batch or, in LAYERED, for all of them.
 struct Visit {
   int unit = -1;
-  Work work = Work::kForward;
+  VisitWork work = VisitWork::kForward;
   bool operator==(const Visit&) const = default;
 };
 

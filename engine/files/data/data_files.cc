@@ -262,8 +262,8 @@ absl::Status Lister::TakeForm(const std::string& folder, std::vector<Entry>* ent
   };
   return absl::InvalidArgumentError(
       absl::StrCat(folder, " mixes ", absl::StrJoin(kinds, " and ", shown),
-                   "; set data.format (JSONL takes the rows of JSON alone, TEXT takes every text as it stands, LLMC or "
-                   "MEGATRON take token files), or name the files in a *.list"));
+                   "; set data.format (JSONL takes the rows of JSON alone, TEXT takes every text as it stands, each "
+                   "other format takes its token files), or name the files in a *.list"));
 }
 
 absl::Status Lister::AddFolder(const std::string& folder) {

@@ -14,29 +14,29 @@ namespace {
 
 constexpr int64_t kLlmcHeaderBytes = 1024;
 
-struct Variant {
+struct LlmcForm {
   int32_t magic = 0;
   int32_t version = 0;
   TokenEncoding encoding;
 };
 
-constexpr Variant kGpt2 = {.magic = 20240520,
-                           .version = 1,
-                           .encoding = {.format = DataFormat::kLlmc,
-                                        .tokenizer = "GPT-2 (llm.c)",
-                                        .vocabulary = 50257,
-                                        .bytes_per_token = 2,
-                                        .document_begin_token = 50256}};
-constexpr Variant kLlama3 = {.magic = 20240801,
-                             .version = 7,
-                             .encoding = {.format = DataFormat::kLlmc,
-                                          .tokenizer = "Llama 3 (llm.c)",
-                                          .vocabulary = 128256,
-                                          .bytes_per_token = 4,
-                                          .document_begin_token = 128000}};
+constexpr LlmcForm kGpt2 = {.magic = 20240520,
+                            .version = 1,
+                            .encoding = {.format = DataFormat::kLlmc,
+                                         .tokenizer = "GPT-2 (llm.c)",
+                                         .vocabulary = 50257,
+                                         .bytes_per_token = 2,
+                                         .document_begin_token = 50256}};
+constexpr LlmcForm kLlama3 = {.magic = 20240801,
+                              .version = 7,
+                              .encoding = {.format = DataFormat::kLlmc,
+                                           .tokenizer = "Llama 3 (llm.c)",
+                                           .vocabulary = 128256,
+                                           .bytes_per_token = 4,
+                                           .document_begin_token = 128000}};
 
-// Returns the variant with this magic number, or null if there is none.
-const Variant* FindVariant(int32_t magic) {
+// Returns the form with this magic number, or null if there is none.
+const LlmcForm* FindForm(int32_t magic) {
   return magic == kGpt2.magic ? &kGpt2 : magic == kLlama3.magic ? &kLlama3 : nullptr;
 }
 
@@ -44,7 +44,7 @@ const Variant* FindVariant(int32_t magic) {
 bool RecognizesLlmc(absl::string_view head) {
   int32_t magic = 0;
   if (head.size() >= sizeof(magic)) std::memcpy(&magic, head.data(), sizeof(magic));
-  return FindVariant(magic) != nullptr;
+  return FindForm(magic) != nullptr;
 }
 
 absl::StatusOr<TokenContents> CheckLlmc(const InputFile& file) {
@@ -63,23 +63,23 @@ absl::StatusOr<TokenContents> CheckLlmc(const InputFile& file) {
   }
   SHALE_RETURN_IF_ERROR(file.ReadAt(0, header, sizeof(header)));
   const auto [magic, version, count] = header;
-  const Variant* variant = FindVariant(magic);
-  if (variant == nullptr) {
+  const LlmcForm* form = FindForm(magic);
+  if (form == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(path, " begins with the number ", magic,
                                                    "; an llm.c token file begins with ", kGpt2.magic, " (GPT-2) or ",
                                                    kLlama3.magic, " (Llama-3)"));
   }
-  if (version != variant->version) {
+  if (version != form->version) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is an llm.c token file of version ", version,
-                                                   "; only version ", variant->version, " is supported"));
+                                                   "; only version ", form->version, " is supported"));
   }
-  const int64_t expected_bytes = kLlmcHeaderBytes + int64_t{count} * variant->encoding.bytes_per_token;
+  const int64_t expected_bytes = kLlmcHeaderBytes + int64_t{count} * form->encoding.bytes_per_token;
   if (count < 0 || file.size() != expected_bytes) {
     return absl::DataLossError(absl::StrCat(
         path, count >= 0 && file.size() < expected_bytes ? " was cut short" : " is damaged", ": its header promises ",
         count, " tokens, ", expected_bytes, " bytes in all, but it has ", file.size(), "; copy or tokenize it again"));
   }
-  TokenContents contents{.encoding = variant->encoding, .header_bytes = kLlmcHeaderBytes, .count = count};
+  TokenContents contents{.encoding = form->encoding, .header_bytes = kLlmcHeaderBytes, .count = count};
   SHALE_RETURN_IF_ERROR(ScanTokens(file, &contents));
   return contents;
 }

@@ -1,8 +1,7 @@
-// TokenSource is an immutable sequence of tokens from text files, token files or memory.
+// TokenSource: an immutable sequence of tokens from text files, token files or memory. OpenTokenFiles finds and checks
+// its files.
 //
 // T tokens in all, S tokens in a training sequence.
-//
-// Finds and checks the files of a TokenSource, and reads their tokens.
 #pragma once
 
 #include <cstdint>

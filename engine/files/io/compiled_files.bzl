@@ -1,7 +1,7 @@
 """compiled_files: files as an array of a C++ source, for programs that read them without a file system."""
 
 def compiled_files(name, srcs, array, header, extension = ""):
-    """Writes <name>.cc, which defines an absl::Span<const CompiledFile> of the files (engine/files/io/compiled_file.h).
+    """Writes <name>.cc, which defines an absl::Span<const CompiledFile> of the files (engine/files/io/file.h).
 
     Args:
       name: the target, and the source that it writes.

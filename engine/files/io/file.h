@@ -163,4 +163,9 @@ class DurableFile {
 // neither variable is an absolute path.
 std::string UserCacheFolder();
 
+// A file that is compiled in (compiled_files.bzl).
+struct CompiledFile {
+  absl::string_view name, text;
+};
+
 }  // namespace shale

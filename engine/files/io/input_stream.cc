@@ -21,18 +21,18 @@ constexpr int64_t kPackedBytes = int64_t{1} << 18;  // Read at once from a compr
 // What compressed files begin with. No UTF-8 text begins so.
 constexpr absl::string_view kGzipMagic = "\x1F\x8B", kZstdMagic = "\x28\xB5\x2F\xFD";
 
-enum class Packing { kNone, kGzip, kZstd };
+enum class Compression { kNone, kGzip, kZstd };
 
 // The content decides. A file that is named as a compressed one and is none is damaged.
-absl::StatusOr<Packing> PackingOf(const InputFile& file) {
+absl::StatusOr<Compression> CompressionOf(const InputFile& file) {
   char bytes[4];
   const int64_t size = std::min<int64_t>(file.size(), sizeof(bytes));
   SHALE_RETURN_IF_ERROR(file.ReadAt(0, bytes, size));
   const absl::string_view head(bytes, size);
-  if (absl::StartsWith(head, kGzipMagic)) return Packing::kGzip;
-  if (absl::StartsWith(head, kZstdMagic)) return Packing::kZstd;
-  if (absl::EndsWithIgnoreCase(file.path(), ".gz")) return Packing::kGzip;
-  return absl::EndsWithIgnoreCase(file.path(), ".zst") ? Packing::kZstd : Packing::kNone;
+  if (absl::StartsWith(head, kGzipMagic)) return Compression::kGzip;
+  if (absl::StartsWith(head, kZstdMagic)) return Compression::kZstd;
+  if (absl::EndsWithIgnoreCase(file.path(), ".gz")) return Compression::kGzip;
+  return absl::EndsWithIgnoreCase(file.path(), ".zst") ? Compression::kZstd : Compression::kNone;
 }
 
 }  // namespace
@@ -186,18 +186,18 @@ InputStream::~InputStream() = default;
 
 absl::StatusOr<InputStream> InputStream::Open(const std::string& path) {
   SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
-  SHALE_ASSIGN_OR_RETURN(const Packing packing, PackingOf(file));
-  switch (packing) {
-    case Packing::kNone: break;
-    case Packing::kGzip: return InputStream(std::make_unique<Gzip>(std::move(file)));
-    case Packing::kZstd: return InputStream(std::make_unique<Zstd>(std::move(file)));
+  SHALE_ASSIGN_OR_RETURN(const Compression compression, CompressionOf(file));
+  switch (compression) {
+    case Compression::kNone: break;
+    case Compression::kGzip: return InputStream(std::make_unique<Gzip>(std::move(file)));
+    case Compression::kZstd: return InputStream(std::make_unique<Zstd>(std::move(file)));
   }
   return InputStream(std::make_unique<Source>(std::move(file)));
 }
 
 absl::StatusOr<bool> IsPacked(const InputFile& file) {
-  SHALE_ASSIGN_OR_RETURN(const Packing packing, PackingOf(file));
-  return packing != Packing::kNone;
+  SHALE_ASSIGN_OR_RETURN(const Compression compression, CompressionOf(file));
+  return compression != Compression::kNone;
 }
 
 const std::string& InputStream::path() const { return source_->path(); }

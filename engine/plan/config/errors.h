@@ -2,7 +2,8 @@
 //
 // EnumMessage and UnknownFieldMessage say which names of values and fields a spec may have.
 //
-// Translates words that other trainers use into those of job specs, for messages about words that a spec does not have.
+// OurField and OurValue translate words that other trainers use into those of job specs, for messages about words that
+// a spec does not have.
 #pragma once
 
 #include <map>

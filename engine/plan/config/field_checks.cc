@@ -133,25 +133,25 @@ class FieldChecker {
 };
 
 // A field, and the message of a job that has it.
-struct Place {
+struct LocatedField {
   const Message* message;
   const FieldDescriptor* field;
 };
 
-// Returns the place of the field at `path`, which exists.
-Place FindPlace(const Message& job, absl::string_view path) {
-  Place place = {&job, nullptr};
+// Finds the field at `path`, which exists.
+LocatedField LocateField(const Message& job, absl::string_view path) {
+  LocatedField found = {&job, nullptr};
   for (absl::string_view name : absl::StrSplit(path, '.')) {
-    if (place.field != nullptr)
-      place.message = &place.message->GetReflection()->GetMessage(*place.message, place.field);
-    place.field = place.message->GetDescriptor()->FindFieldByName(std::string(name));
-    SHALE_CHECK(place.field != nullptr) << "a condition names " << path << ", which no job has";
+    if (found.field != nullptr)
+      found.message = &found.message->GetReflection()->GetMessage(*found.message, found.field);
+    found.field = found.message->GetDescriptor()->FindFieldByName(std::string(name));
+    SHALE_CHECK(found.field != nullptr) << "a condition names " << path << ", which no job has";
   }
-  return place;
+  return found;
 }
 
 bool Holds(const proto::Condition& condition, const proto::Job& resolved) {
-  const auto [message, field] = FindPlace(resolved, condition.field());
+  const auto [message, field] = LocateField(resolved, condition.field());
   const std::string value = ValueText(*message, *field);
   if (condition.values().empty()) return Gives(*message, *field) && value != FactsOf(*field).default_();
   return std::find(condition.values().begin(), condition.values().end(), value) != condition.values().end();
@@ -159,7 +159,7 @@ bool Holds(const proto::Condition& condition, const proto::Job& resolved) {
 
 // Returns what a job is told that breaks the condition.
 std::string Refusal(const proto::Condition& condition, const proto::Job& resolved) {
-  const auto [message, field] = FindPlace(resolved, condition.field());
+  const auto [message, field] = LocateField(resolved, condition.field());
   const std::string values = absl::StrJoin(condition.values(), " or ");
   const std::string& own = condition.refusal();
   const std::string& shared = FactsOf(*field).refusal();

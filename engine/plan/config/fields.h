@@ -1,6 +1,6 @@
 // What proto/job.proto says of each field of a job: its comment, and the facts in its options (proto/field.proto).
 //
-// Explains the fields of a job to people, from proto/job.proto: for --help of the tools, and for the manual.
+// FieldHelp and FieldsPages explain the fields to people: for --help of the tools, and for the manual.
 #pragma once
 
 #include <map>

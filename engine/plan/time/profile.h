@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/files/io/compiled_file.h"
+#include "engine/files/io/file.h"
 #include "proto/machine.pb.h"
 
 namespace shale {

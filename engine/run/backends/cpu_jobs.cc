@@ -1,6 +1,18 @@
 // Jobs with runtime.device CPU.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/files/io/file.h"
 #include "engine/run/backends/cpu_backend.h"
 #include "engine/run/backends/device_kind.h"
+#include "kernels/check.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/instruction_set.h"
+#include "kernels/cpu/measure_matmuls.h"
 #include "kernels/hardware_threads.h"
 
 namespace shale {
@@ -27,13 +39,65 @@ absl::StatusOr<Machine> CpuMachineOf(const Job& job, HostOpsFactory, int64_t har
   return PlanningMachineOf(CreateCpuBackend(CpuOptionsOf(job, hardware_threads)), hardware_threads);
 }
 
+std::string FileOf(CpuMatMuls products) { return absl::StrCat(ToString(products), "\n"); }
+
+// Returns kAuto if there is no file, or if it holds anything but a choice.
+CpuMatMuls Remembered(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, /*max_bytes=*/64);
+  for (const CpuMatMuls products : {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked}) {
+    if (text.ok() && *text == FileOf(products)) return products;
+  }
+  return CpuMatMuls::kAuto;
+}
+
+std::string Line(CpuMatMuls products, absl::string_view why) {
+  return absl::StrCat("matmuls by ", ToString(products), ": ", why);
+}
+
+absl::StatusOr<std::string> DecideProducts(Job& job, const std::string& cache_folder) {
+  RuntimeConfig& runtime = job.runtime;
+  if (runtime.device != DeviceType::kCpu || runtime.ops != OpsKind::kFast) return "";
+  if (runtime.cpu_products != CpuMatMuls::kAuto) {
+    return Line(runtime.cpu_products, "as the job, or the run that it resumes, says");
+  }
+  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+  const auto usual = [&](absl::string_view why) {
+    runtime.cpu_products = DefaultCpuMatMuls();
+    return Line(runtime.cpu_products,
+                absl::StrCat("the usual choice, because a measurement of the faster one cannot be kept: ", why));
+  };
+  if (job.precision.compute == ComputePrecision::kFloat16) {
+    runtime.cpu_products = CpuMatMuls::kPacked;
+    return Line(runtime.cpu_products, "only they widen f16 operands to fp32, at the speed of fp32");
+  }
+  if (cache_folder.empty()) return usual("neither XDG_CACHE_HOME nor HOME is an absolute path");
+  const DType dtype = DTypeOf(job.precision.compute);
+  const std::string path = absl::StrCat(cache_folder, "/cpu_products-", CpuMatMulsKey(dtype));
+  runtime.cpu_products = Remembered(path);
+  if (runtime.cpu_products != CpuMatMuls::kAuto) {
+    return Line(runtime.cpu_products, absl::StrCat("measured before (", path, ")"));
+  }
+  absl::Status kept = MakeFolders(cache_folder);
+  if (!kept.ok()) return usual(kept.message());
+  SHALE_ASSIGN_OR_RETURN(const MeasuredMatMuls measured, MeasureCpuMatMuls(dtype));
+  kept = WriteFileDurably(path, FileOf(measured.products));
+  if (!kept.ok()) return usual(kept.message());
+  runtime.cpu_products = measured.products;
+  return Line(measured.products,
+              measured.packed_speed == 0
+                  ? absl::StrCat("oneDNN has no matmuls of ", ToString(dtype), " for this processor")
+                  : absl::StrFormat("PACKED has %.2f x the speed of ONEDNN in %s, as measured now on one thread",
+                                    measured.packed_speed, ToString(dtype)));
+}
+
 }  // namespace
 
 const DeviceKind& CpuDevice() {
   static constexpr DeviceKind kind = {.host_ops = CpuOpsOf,
                                       .create = CreateOnCpu,
                                       .prepare_environment = [](const Job&) {},
-                                      .planning_machine = CpuMachineOf};
+                                      .planning_machine = CpuMachineOf,
+                                      .decide_products = DecideProducts};
   return kind;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/api/backend.h"
@@ -31,6 +32,11 @@ struct DeviceKind {
   void (*prepare_environment)(const Job& job);
   absl::StatusOr<Machine> (*planning_machine)(const Job& job, HostOpsFactory host_ops, int64_t hardware_threads,
                                               const proto::MachineProfile* profile);
+
+  // Null for GPUs. See DecideCpuProducts (engine/api/backend.h). Makes `cache_folder` if it is missing. It gets a file
+  // for each kind of processor and dtype, which holds the name of the choice. An empty name stands for a folder that
+  // cannot be written.
+  absl::StatusOr<std::string> (*decide_products)(Job& job, const std::string& cache_folder);
 };
 
 // CPUs: all ops, and collectives in process.

@@ -1,15 +1,12 @@
 // Compiled once for each choice of devices, with SHALE_WITH_CPU or SHALE_WITH_CUDA or both (BUILD).
 #include "absl/status/status.h"
 #include "engine/api/backend.h"
+#include "engine/files/io/file.h"
 #include "engine/run/backends/cuda_planning.h"
 #include "engine/run/backends/device_kind.h"
 #include "kernels/check.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/hardware_threads.h"
-#ifdef SHALE_WITH_CPU
-#include "engine/files/io/file.h"
-#include "engine/run/backends/cpu_matmuls_choice.h"
-#endif
 
 namespace shale {
 namespace {
@@ -95,11 +92,9 @@ absl::StatusOr<Machine> PlanningMachineOfProfile(const Job& job, int64_t hardwar
 }
 
 absl::StatusOr<std::string> DecideCpuProducts(Job& job) {
-#ifdef SHALE_WITH_CPU
-  return DecideCpuJobProducts(job, UserCacheFolder());
-#else
-  return "";
-#endif
+  const DeviceKind* const cpu = Linked().cpu;
+  if (cpu == nullptr) return "";
+  return cpu->decide_products(job, UserCacheFolder());
 }
 
 }  // namespace shale

@@ -103,7 +103,7 @@ struct LocalRanksOptions {
   std::vector<ProgramAndPlan> programs;
   // The plan for each rank. It must cover all programs that will run.
   HostMemoryPlan host_memory;
-  // Wraps each communicator, for tracing. May be empty.
+  // Wraps each communicator, for tests that count collectives. May be empty.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId stream)> wrap;
 };
 

@@ -1,6 +1,6 @@
 // Runs a job to its end: trains, evaluates, saves and reports.
 //
-// Makes the lines that a run prints while it trains.
+// Console makes the lines that a run prints while it trains:
 //
 //   step  12/400  loss 2.7312  norm 0.81  lr 1.20e-03  34,120 tok/s  mfu 41.2%  memory 212 MiB  eta 1m 32s
 //   evaluation at step 100  loss 2.5010  perplexity 12.19  over 16,384 tokens

@@ -68,10 +68,10 @@ bool WritesState(const StepProgram& program, const Instruction& instruction) {
 }
 
 // Loop, iteration and id of an issue: smaller ones come first.
-using Place = std::tuple<size_t, int64_t, InstructionId>;
+using IssueOrder = std::tuple<size_t, int64_t, InstructionId>;
 
 // Returns where a run issues an instruction for the first time.
-Place FirstIssue(const StepProgram& program, InstructionId id) {
+IssueOrder FirstIssue(const StepProgram& program, InstructionId id) {
   size_t loop = 0;
   while (program.loops[loop].end <= id) ++loop;
   return {loop, program.instructions[id].last_iteration_only ? program.loops[loop].repeat - 1 : 0, id};
@@ -147,11 +147,11 @@ bool UpdateMayHaveBegun(const std::vector<InstructionNote>& notes) {
   auto [loop, iteration, id] = FirstIssue(program, *meeting);
   if (loop == write_loop && iteration > write_iteration) return true;
   iteration = loop < write_loop ? program.loops[loop].repeat - 1 : write_iteration;
-  const Place met = {loop, iteration, id};
+  const IssueOrder met = {loop, iteration, id};
   for (const InstructionNote& note : notes) {
     if (note.run != newest.run || note.stream != program.instructions[id].stream) continue;
-    const Place place = {std::get<0>(FirstIssue(program, note.id)), note.iteration, note.id};
-    if (place > met || (place == met && note.finished_ns > 0)) return true;
+    const IssueOrder order = {std::get<0>(FirstIssue(program, note.id)), note.iteration, note.id};
+    if (order > met || (order == met && note.finished_ns > 0)) return true;
   }
   return false;
 }

@@ -143,23 +143,6 @@ TEST_F(CTest, DocumentsOfAProgramDoNotSeeEachOther) {
   EXPECT_EQ(loss(4, 1), loss(4, 0));
 }
 
-// A program that was compiled before shale_data had position ids.
-TEST_F(CTest, DataOfAnEarlierVersionHaveNoPositionIds) {
-  const shale_job job = Parse(absl::StrCat(kSmallJob, kMlp));
-  shale_data data = MadeUp();
-  data.has_position_ids = 1;
-  data.size = offsetof(shale_data, has_position_ids);
-  shale_trainer_options options = SHALE_INIT(shale_trainer_options);
-  options.data = &data;
-  const shale_trainer trainer = Create(job, options);
-  EXPECT_NE(trainer, 0) << error_.message;
-  shale_trainer_free(trainer, nullptr);
-  data.size = offsetof(shale_data, restore);
-  EXPECT_EQ(Create(job, options), 0);
-  EXPECT_THAT(error_.message, HasSubstr("begin with SHALE_INIT"));
-  shale_job_free(job, nullptr);
-}
-
 TEST_F(CTest, ErrorsOfDataAndModelsAreThoseOfTheCall) {
   const shale_job job = Parse(absl::StrCat(kSmallJob, kMlp));
   shale_data data = MadeUp();

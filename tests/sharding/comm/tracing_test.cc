@@ -1,4 +1,4 @@
-#include "sharding/comm/tracing.h"
+#include "tests/sharding/comm/tracing.h"
 
 #include "gmock/gmock.h"
 #include "kernels/device/cpu/cpu_device.h"

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Draws the pictures of the manuals into this folder.
 
-    tools/manual/pictures/draw.py           # from plans.json and the table of tests/house_test.py
-    tools/manual/pictures/draw.py --plan    # first plans the jobs of the pictures anew, by .out/bin/tools/plan
+    tools/manual/pictures/draw.py                   # from plans.json, run.json and the table of tests/house_test.py
+    tools/manual/pictures/draw.py --plan            # first plans the jobs of the pictures, by .out/bin/tools/plan
+    tools/manual/pictures/draw.py runs/quickstart   # first takes what run.json has from this run, of tools/quickstart
 
-tests/house_test.py fails if a picture is not what this program draws. run.svg is drawn by tools/plot_run.
+tests/house_test.py fails if a picture is not what this program draws.
 """
 
 import os
@@ -18,6 +19,7 @@ import groups  # noqa: E402
 import memory  # noqa: E402
 import pipeline  # noqa: E402
 import plans  # noqa: E402
+import runs  # noqa: E402
 import shards  # noqa: E402
 import steps  # noqa: E402
 
@@ -27,15 +29,17 @@ def drawings(may_include):
     data = plans.read()
     return {"pipeline.svg": str(pipeline.draw(data["quickstart"])), "step.svg": str(steps.draw(data["steps"])),
             "shards.svg": str(shards.draw(data["group"])), "memory.svg": str(memory.draw(data["memory"])),
-            "groups.svg": str(groups.draw(may_include))}
+            "groups.svg": str(groups.draw(may_include)), "run.svg": runs.draw()}
 
 
 def main(words):
-    if words not in ([], ["--plan"]):
+    if len(words) > 1 or words and words[0] != "--plan" and not os.path.isdir(words[0]):
         print(__doc__, file=sys.stderr)
         return 2
-    if words:
+    if words == ["--plan"]:
         plans.measure()
+    elif words:
+        runs.keep(words[0])
     sys.path.insert(0, os.path.join(plans.ROOT, "tests"))
     import house_test  # pylint: disable=import-outside-toplevel
     for name, text in drawings(house_test.packages()).items():

@@ -7,7 +7,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c
 
 from shale._errors import error_of
 
-API_VERSION = 7
+API_VERSION = 1
 NONE = -1
 MODEL_FROM_PROGRAM = 1
 OUT_OF_RANGE = 11

@@ -1,4 +1,4 @@
-// Worlds of "processes" that are threads of the test.
+// Jobs of several "processes", which are threads of the test.
 #include "engine/cluster/launch/joined_processes.h"
 
 #include <functional>
@@ -18,8 +18,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Joins worlds of `processes` processes, and calls `work` with each in a thread of its own.
-void InEachWorld(int processes, int64_t ranks, const std::function<void(JoinedProcesses& joined)>& work) {
+// Joins the processes of a job, and calls `work` with each in a thread of its own.
+void InEachProcess(int processes, int64_t ranks, const std::function<void(JoinedProcesses& joined)>& work) {
   const std::string port = absl::StrCat(FreePort());
   std::vector<std::thread> threads;
   for (int process = 0; process < processes; ++process) {
@@ -37,7 +37,7 @@ void InEachWorld(int processes, int64_t ranks, const std::function<void(JoinedPr
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(WorldTest, EveryRankIsHeldByOneProcessInOrderAndEvenly) {
+TEST(JoinedProcessesTest, EveryRankIsHeldByOneProcessInOrderAndEvenly) {
   for (int64_t ranks = 1; ranks < 20; ++ranks) {
     for (int processes = 1; processes <= ranks; ++processes) {
       int next = 0;
@@ -52,7 +52,7 @@ TEST(WorldTest, EveryRankIsHeldByOneProcessInOrderAndEvenly) {
   }
 }
 
-TEST(WorldTest, AProcessThatNobodyLaunchedIsAlone) {
+TEST(JoinedProcessesTest, AProcessThatNobodyLaunchedIsAlone) {
   const absl::StatusOr<std::unique_ptr<JoinedProcesses>> joined = JoinedProcesses::Join({}, 3, {});
   ASSERT_TRUE(joined.ok()) << joined.status();
   EXPECT_TRUE((*joined)->alone());
@@ -66,14 +66,14 @@ TEST(WorldTest, AProcessThatNobodyLaunchedIsAlone) {
   EXPECT_TRUE((*joined)->Leave().ok());
 }
 
-TEST(WorldTest, MoreProcessesThanRanksAreRefused) {
+TEST(JoinedProcessesTest, MoreProcessesThanRanksAreRefused) {
   const Variables variables = {{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}};
   const absl::Status status = JoinedProcesses::Join(variables, 2, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("started 3 processes, and the job has 2 ranks"));
 }
 
-TEST(WorldTest, ItsDeadlinesAreThoseOfTheEnvironment) {
+TEST(JoinedProcessesTest, ItsDeadlinesAreThoseOfTheEnvironment) {
   const auto refusal = [](const std::string& name, const std::string& seconds) {
     Variables variables = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}};
     variables["MASTER_PORT"] = absl::StrCat(FreePort());
@@ -89,8 +89,8 @@ TEST(WorldTest, ItsDeadlinesAreThoseOfTheEnvironment) {
   EXPECT_THAT(refusal("SHALE_JOIN_SECONDS", "1"), HasSubstr("process 1 of 2 did not join the job within 1 s"));
 }
 
-TEST(WorldTest, ProcessZeroWorksForAll) {
-  InEachWorld(3, 5, [](JoinedProcesses& joined) {
+TEST(JoinedProcessesTest, ProcessZeroWorksForAll) {
+  InEachProcess(3, 5, [](JoinedProcesses& joined) {
     EXPECT_EQ(joined.ranks_on_host(), 5);
     EXPECT_EQ(joined.ranks_here(), 5);
     EXPECT_EQ(joined.ranks_before_here(), joined.ranks()[0]);
@@ -109,8 +109,8 @@ TEST(WorldTest, ProcessZeroWorksForAll) {
   });
 }
 
-TEST(WorldTest, AnErrorOfOneProcessIsWhyAllFail) {
-  InEachWorld(3, 3, [](JoinedProcesses& joined) {
+TEST(JoinedProcessesTest, AnErrorOfOneProcessIsWhyAllFail) {
+  InEachProcess(3, 3, [](JoinedProcesses& joined) {
     absl::Status status = joined.place().process == 1 ? absl::DataLossError("a broken disk") : absl::OkStatus();
     if (status.ok()) {
       const absl::Status peers = joined.control().Barrier(ControlChannel::kSteps);

@@ -10,7 +10,7 @@
 namespace shale::testing {
 namespace {
 
-void ExpectNoOverlap(const std::vector<PackInterval>& intervals, const Packing& packing) {
+void ExpectNoOverlap(const std::vector<PackInterval>& intervals, const PackedIntervals& packing) {
   ASSERT_EQ(packing.offsets.size(), intervals.size());
   int64_t height = 0;
   for (size_t i = 0; i < intervals.size(); ++i) {
@@ -83,7 +83,7 @@ TEST(Packing, OfANestWithWorkspaceMeetsTheLowerBound) {
     intervals.push_back({7, 3 * i, 300 - 3 * i});
     for (int32_t at : {3 * i, 300 - 3 * i}) intervals.push_back({i * i % 31, at, at + 2});
   }
-  const Packing packing = PackIntervals(intervals);
+  const PackedIntervals packing = PackIntervals(intervals);
   ExpectNoOverlap(intervals, packing);
   EXPECT_EQ(packing.height, LargestLiveBytes(intervals));
 }

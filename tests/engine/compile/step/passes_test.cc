@@ -494,8 +494,9 @@ TEST_F(PassTest, AnActivationWaitsForItsBackwardInHostMemory) {
 // ScheduleUpdates, which decides the places of updates that passes then find.
 
 TEST(ScheduleUpdates, SeveralRanksUpdateAGroupAfterTheBackwardBesideItsReduction) {
-  const std::vector<Visit> visits = {{0, Work::kForward},      {1, Work::kForward},  {2, Work::kForwardAndBackward},
-                                     {0, Work::kForwardAgain}, {1, Work::kBackward}, {0, Work::kBackward}};
+  const std::vector<Visit> visits = {
+      {0, VisitWork::kForward},      {1, VisitWork::kForward},  {2, VisitWork::kForwardAndBackward},
+      {0, VisitWork::kForwardAgain}, {1, VisitWork::kBackward}, {0, VisitWork::kBackward}};
   const std::vector<std::vector<GroupId>> completed = {{}, {}, {2}, {}, {1}, {0}};
   using Groups = std::vector<std::vector<GroupId>>;
   EXPECT_EQ(ScheduleUpdates(visits, completed, UpdateTime::kAfterBackward, 2),

@@ -44,7 +44,7 @@ TEST(SqrtSegmentBlocks, HoldsTheFewestBoundariesAboutTwiceTheSquareRoot) {
 }
 
 std::string Names(const std::vector<Visit>& visits) {
-  static constexpr const char* kMarks[] = {"", "", "'", "<"};  // By Work.
+  static constexpr const char* kMarks[] = {"", "", "'", "<"};  // By VisitWork.
   return absl::StrJoin(visits, " ", [](std::string* out, const Visit& visit) {
     absl::StrAppend(out, visit.unit, kMarks[static_cast<int>(visit.work)]);
   });

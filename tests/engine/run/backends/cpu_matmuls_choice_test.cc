@@ -1,5 +1,3 @@
-#include "engine/run/backends/cpu_matmuls_choice.h"
-
 #include <stdlib.h>
 
 #include <string>
@@ -8,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/files/io/file.h"
+#include "engine/run/backends/device_kind.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -31,7 +30,7 @@ std::string CacheOf(DType dtype) { return absl::StrCat("cpu_products-", CpuMatMu
 // Decides a job in fp32 and returns the line. Checks that the line names the choice.
 std::string Decide(const std::string& cache_folder, CpuMatMuls* chosen = nullptr) {
   Job job = JobOf(ComputePrecision::kFloat32);
-  const absl::StatusOr<std::string> line = DecideCpuJobProducts(job, cache_folder);
+  const absl::StatusOr<std::string> line = CpuDevice().decide_products(job, cache_folder);
   EXPECT_TRUE(line.ok()) << line.status();
   if (!line.ok()) return "";
   EXPECT_NE(job.runtime.cpu_products, CpuMatMuls::kAuto);
@@ -102,7 +101,7 @@ TEST(CpuMatMulsChoiceTest, WhatTheJobNamesIsKept) {
   folder.Write(CacheOf(DType::kFloat32), "ONEDNN\n");
   Job job = JobOf(ComputePrecision::kFloat32);
   job.runtime.cpu_products = CpuMatMuls::kPacked;
-  EXPECT_EQ(*DecideCpuJobProducts(job, folder.path()),
+  EXPECT_EQ(*CpuDevice().decide_products(job, folder.path()),
             "matmuls by PACKED: as the job, or the run that it resumes, says");
   EXPECT_EQ(job.runtime.cpu_products, CpuMatMuls::kPacked);
 }
@@ -113,7 +112,7 @@ TEST(CpuMatMulsChoiceTest, AJobWithoutFastOpsOfTheCpuHasNothingToDecide) {
   reference.runtime.ops = OpsKind::kReference;
   cuda.runtime.device = DeviceType::kCuda;
   for (Job* job : {&reference, &cuda}) {
-    EXPECT_EQ(*DecideCpuJobProducts(*job, folder.path()), "");
+    EXPECT_EQ(*CpuDevice().decide_products(*job, folder.path()), "");
     EXPECT_EQ(job->runtime.cpu_products, CpuMatMuls::kAuto);
   }
   EXPECT_EQ(folder.CountEntries(), 0);

@@ -75,7 +75,7 @@ TEST_F(DiffusionTest, StoppingAndResumingChangesNoBitInBf16WithWeights) {
       MakeJob({"precision.compute=BF16", "data.target_weights=OVER_WEIGHTS", "activation_checkpointing.preset=BLOCK"}));
 }
 
-TEST_F(DiffusionTest, EveryWorldTrainsTheSameWithAndWithoutWeights) {
+TEST_F(DiffusionTest, EveryNumberOfRanksTrainsTheSameWithAndWithoutWeights) {
   for (const char* weights : {"NONE", "OVER_TOKENS", "OVER_WEIGHTS"}) {
     const std::string setting = absl::StrCat("data.target_weights=", weights);
     const bool weighted = setting != "data.target_weights=NONE";

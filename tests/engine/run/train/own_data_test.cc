@@ -55,7 +55,7 @@ TEST_F(OwnDataTest, TheTokensOfAFileTrainAsTheFileDoes) {
   }
 }
 
-TEST_F(OwnDataTest, EveryWorldTrainsTheSameWithAndWithoutWeights) {
+TEST_F(OwnDataTest, EveryNumberOfRanksTrainsTheSameWithAndWithoutWeights) {
   for (const char* weights : {"NONE", "OVER_TOKENS", "OVER_WEIGHTS"}) {
     const std::string setting = absl::StrCat("data.target_weights=", weights);
     MadeUpData data(Describe(setting != "data.target_weights=NONE"));
@@ -98,7 +98,7 @@ TEST_F(OwnDataTest, ARunGoesOnFromACheckpointWithTheSameBits) {
   }
 }
 
-TEST_F(OwnDataTest, AnIteratorTrainsAsItsSamplesDoByNumberForEveryWorld) {
+TEST_F(OwnDataTest, AnIteratorTrainsAsItsSamplesDoByNumberForEveryNumberOfRanks) {
   for (const char* ranks : {"sharding.ranks=1", "sharding.ranks=2", "sharding.ranks=3"}) {
     const Job job = MakeJob({ranks, "data.order=SEQUENTIAL"});
     MadeUpData data(Describe(false));

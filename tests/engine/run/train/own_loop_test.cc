@@ -88,7 +88,7 @@ DataDescription Described(const std::string& name, int64_t samples) {
   return description;
 }
 
-TEST_F(OwnLoopTest, OtherDataBeginsAtItsFirstSampleForEveryWorld) {
+TEST_F(OwnLoopTest, OtherDataBeginsAtItsFirstSampleForEveryNumberOfRanks) {
   // The first three steps take samples 0 to 20 of the first data.
   MadeUpData both(Describe(false), [](int64_t number, PulledSample& sample) {
     return number < 21 ? absl::OkStatus() : Shift(number - 21, sample);

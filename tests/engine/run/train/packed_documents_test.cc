@@ -42,7 +42,7 @@ TEST_F(PackedDocuments, HaveTheLossThatTheyHaveAlone) {
   }
 }
 
-TEST_F(PackedDocuments, TrainTheSameInEveryWorld) {
+TEST_F(PackedDocuments, TrainTheSameOnEveryNumberOfRanks) {
   for (const char* packing : {"PACK", "PAD"}) {
     const std::vector<std::string> evaluate = {"data.evaluation_fraction=0.25", "telemetry.evaluate_every=6"};
     std::vector<std::string> whole = evaluate;

@@ -270,7 +270,7 @@ TEST_F(TextDataTest, ARunGoesOnWithTheSameTemplateAlone) {
   EXPECT_NE(other.message().find(", chat template "), std::string::npos) << other;
 }
 
-TEST_F(TextDataTest, MixturesAreTheSameInEveryWorldAndGoOnWithTheSameBits) {
+TEST_F(TextDataTest, MixturesAreTheSameOnEveryNumberOfRanksAndGoOnWithTheSameBits) {
   WriteTemplate();
   folder_.Write("chats.jsonl", absl::StrJoin(Chats(), ""));
   std::string text;

@@ -24,7 +24,7 @@
 #include "sharding/comm/nccl/nccl.h"
 #include "sharding/comm/nccl/nccl_environment.h"
 #include "tests/sharding/comm/communicator_conformance.h"
-#include "tests/sharding/comm/nccl/nccl_place.h"
+#include "tests/sharding/comm/nccl/nccl_setup.h"
 
 namespace shale::testing {
 namespace {
@@ -36,7 +36,7 @@ constexpr double kTimeout_s = 60;
 // This process among those that the launcher started, from the first case to the end of the program.
 struct Member {
   std::unique_ptr<JoinedProcesses> joined_processes;
-  NcclPlace place;
+  NcclSetup setup;
   std::unique_ptr<CudaDevice> device;
   int groups = 0;  // That were created so far.
 
@@ -46,14 +46,14 @@ struct Member {
 
 absl::StatusOr<std::unique_ptr<Member>> Join() {
   auto member = std::make_unique<Member>();
-  SHALE_ASSIGN_OR_RETURN(member->place, CreateNcclPlace());
-  CudaRuntime& runtime = *member->place.runtime;
+  SHALE_ASSIGN_OR_RETURN(member->setup, CreateNcclSetup());
+  CudaRuntime& runtime = *member->setup.runtime;
   SHALE_ASSIGN_OR_RETURN(const int gpus, runtime.DeviceCount());
   const Variables variables = EnvironmentVariables();
   SHALE_ASSIGN_OR_RETURN(const ProcessPlace place, FindProcessPlace(variables));
   SetNcclEnvironment();
   const bool shares = gpus < place.processes;
-  if (shares) SetNcclSharingEnvironment(member->place.nccl->Version());
+  if (shares) SetNcclSharingEnvironment(member->setup.nccl->Version());
   SHALE_ASSIGN_OR_RETURN(member->joined_processes,
                          JoinedProcesses::Join(variables, place.processes, {{"program", "nccl_processes_cases"}}));
   SHALE_ASSIGN_OR_RETURN(member->device, CudaDevice::Create(runtime, {.ordinal = shares ? 0 : place.process}));
@@ -95,7 +95,7 @@ class NcclProcesses : public ::testing::Test {
                                  .ranks = {rank},
                                  .ordinals = {device().ordinal()}};
     absl::StatusOr<Group> group =
-        CreateNcclGroup(member_->place.nccl, member_->place.runtime, member_->joined_processes->store(), members,
+        CreateNcclGroup(member_->setup.nccl, member_->setup.runtime, member_->joined_processes->store(), members,
                         {.timeout_seconds = timeout_s});
     if (!group.ok()) {
       ADD_FAILURE() << group.status();

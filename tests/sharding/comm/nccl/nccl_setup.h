@@ -1,4 +1,4 @@
-// NcclPlace: on what the cases of nccl_processes_cases.cc run. Each program that links them defines CreateNcclPlace, on
+// NcclSetup: on what the cases of nccl_processes_cases.cc run. Each program that links them defines CreateNcclSetup, on
 // GPUs or on stand-ins.
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace shale::testing {
 
-struct NcclPlace {
+struct NcclSetup {
   std::shared_ptr<CudaRuntime> runtime;
   std::shared_ptr<NcclApi> nccl;
 };
 
 // Called once, before there are threads. Returns NotFound if there is no NCCL.
-absl::StatusOr<NcclPlace> CreateNcclPlace();
+absl::StatusOr<NcclSetup> CreateNcclSetup();
 
 }  // namespace shale::testing
