@@ -344,7 +344,7 @@ int Run(Flags flags) {
   absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, *machine, remark, refusal);
   if (!resolved.ok()) return Refuse(flags, resolved.status());
   Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
-  for (const std::string& line : FileRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
+  for (const std::string& line : JobRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
   remark += profile_remark;
   const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
   absl::StatusOr<SearchResult> search = absl::NotFoundError("");  // As it stays without --search.

@@ -160,7 +160,7 @@ void JobRun::PrintBeginning(int64_t grace_seconds) const {
   if (!resumed.path.empty()) {
     Print(absl::StrCat("resuming from ", resumed.path, " after step ", WithCommas(resumed.manifest.step)));
   } else {
-    for (const std::string& remark : FileRemarks(trainer_->job())) Print(remark);
+    for (const std::string& remark : JobRemarks(trainer_->job())) Print(remark);
     if (folder_->former_step() > 0) {
       Print(absl::StrCat("starting over: the run in ", folder_->path(), " ended after step ",
                          WithCommas(folder_->former_step()), " without a checkpoint"));

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/files/checkpoint/shard_writer.h"
@@ -27,10 +28,11 @@ absl::Status Finish(PlannedProgram& program, const WorkLimits& limits = {}) {
 
 std::string DescribeAccumulation(const Variant& c, const StepOptions& options) {
   if (!c.status.ok()) {
+    const bool exists = CheckCombination(options.strategy, c.accumulation).ok();
     return absl::StrCat(ToString(c.accumulation),
-                        CheckCombination(options.strategy, c.accumulation).ok()
-                            ? ": too large to be planned"
-                            : absl::StrCat(": not with strategy ", ToString(options.strategy)));
+                        exists ? absl::StrCat(": cannot be compiled, ",
+                                              absl::StrReplaceAll(c.status.message(), {{"\n", "; "}}))
+                               : absl::StrCat(": not with strategy ", ToString(options.strategy)));
   }
   return absl::StrCat(ToString(c.accumulation), ": ", CostText(c.cost), ", sends ", FormatBytes(c.cost.sent_bytes),
                       c.cost.seconds > 0 ? absl::StrCat(", ", FormatSeconds(c.cost.seconds), " a step") : "",
@@ -50,7 +52,10 @@ std::string Reason(const Draft& draft) {
     sends_as_much |= c.fits && c.cost.sent_bytes == draft.cost.sent_bytes;
   }
   std::string reason = absl::StrCat("it needs ", CostText(draft.cost));
-  if (draft.by_seconds) {
+  if (draft.options.micro_batches == 1 && draft.fits) {
+    if (draft.by_seconds) absl::StrAppend(&reason, " and takes ", FormatSeconds(draft.cost.seconds), " a step");
+    absl::StrAppend(&reason, "; with one micro-batch a step all send the same, and this is the first that fits");
+  } else if (draft.by_seconds) {
     absl::StrAppend(&reason, " and takes ", FormatSeconds(draft.cost.seconds),
                     " a step, as the machine was measured: the fastest that fits");
   } else if (!draft.fits) {

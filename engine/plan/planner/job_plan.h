@@ -62,7 +62,8 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 //
 // For accumulation AUTO, chooses among the accumulations that exist for the strategy and fit the budget: the one that
 // communicates least, among equals the one that needs the least memory, and among equals again the first. If this
-// machine was measured (Machine::profile), chooses the fastest of them (Drafter::Compile).
+// machine was measured (Machine::profile), chooses the fastest of them (Drafter::Compile). With one micro-batch a step
+// they are alike, so the first of them is chosen.
 //
 // Errors:
 //   ResourceExhausted  Nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with

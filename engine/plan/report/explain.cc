@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "engine/plan/planner/options.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/explain_sections.h"
@@ -56,6 +57,12 @@ Column Activations() {
 
 namespace {
 
+// Returns why a row has no plan.
+std::string WhyNot(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return "too large";
+  return absl::StrCat("not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
+}
+
 // Returns the seconds of a step of `draft`, which is one of the job with these overrides.
 std::string StepTakes(const Explained& x, const std::vector<Override>& overrides, Draft draft) {
   const absl::StatusOr<Job> job = x.drafter.With(overrides);
@@ -76,10 +83,9 @@ std::string CompareTable(const Explained& x, const std::vector<std::string>& nam
     absl::StatusOr<Draft> other = row.is_own ? Draft() : x.drafter.Compile(row.overrides);
     const Draft* draft = row.is_own ? &x.own : other.ok() ? &*other : nullptr;
     for (const Column& column : columns) line.push_back(draft == nullptr ? "-" : column.cell(*draft));
-    const std::string remark = draft == nullptr ? row.impossible
-                               : row.is_own     ? "this job"
-                               : draft->fits    ? ""
-                                                : "does not fit";
+    std::string remark = row.is_own ? "this job" : row.impossible;
+    if (draft == nullptr && remark.empty()) remark = WhyNot(other.status());
+    if (draft != nullptr && !row.is_own) remark = draft->fits ? "" : "does not fit";
     if (timed && draft == nullptr) line.push_back("-");
     if (timed && draft != nullptr) {
       line.push_back(row.is_own ? StepTakes(x, {}, x.own) : StepTakes(x, row.overrides, *std::move(other)));

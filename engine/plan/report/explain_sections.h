@@ -31,7 +31,8 @@ struct ComparedRow {
   std::vector<std::string> name;  // Its first cells.
   std::vector<Override> overrides;
   bool is_own = false;                   // The job itself.
-  std::string impossible = "too large";  // What is said if the job cannot be planned with the overrides.
+  // What is said if the job cannot be planned with the overrides. Empty: that it is too large, or what else the error is.
+  std::string impossible = "";
 };
 // A column of such a table: its heading, and what it says of a row's draft.
 struct Column {
