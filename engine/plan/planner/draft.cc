@@ -288,6 +288,7 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
 absl::StatusOr<Draft> Drafter::Compile(const std::vector<Override>& overrides) {
   const auto compile = [&]() -> absl::StatusOr<Draft> {
     SHALE_RETURN_IF_ERROR(limits_.Check());
+    if (overrides.empty()) return CompileWhole(job_);
     SHALE_ASSIGN_OR_RETURN(const Job job, With(overrides));
     return CompileWhole(job);
   };

@@ -186,8 +186,9 @@ absl::StatusOr<JobPlan> PlanOf(Draft draft, const Ops& ops, const WorkLimits& li
 
 }  // namespace
 
-absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal) {
-  Drafter drafter(job, machine, limits);
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal,
+                                const JobWith& job_with) {
+  Drafter drafter(job, machine, limits, job_with);
   SHALE_ASSIGN_OR_RETURN(Draft draft, drafter.Compile());
   if (draft.fits) return PlanOf(std::move(draft), drafter.OpsOf(job.sharding.ranks), limits);
   SHALE_ASSIGN_OR_RETURN(Refusal found, RefusalOf(drafter, draft, limits));
@@ -196,10 +197,11 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const Wo
   return status;
 }
 
-absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal) {
+absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal,
+                                         const JobWith& job_with) {
   refusal.reset();
   const WorkLimits no_limits;
-  Drafter drafter(job, machine, no_limits);
+  Drafter drafter(job, machine, no_limits, job_with);
   SHALE_ASSIGN_OR_RETURN(Draft draft, drafter.Compile());
   if (!draft.fits) {
     SHALE_ASSIGN_OR_RETURN(refusal, RefusalOf(drafter, draft, no_limits));

@@ -97,12 +97,15 @@ std::string CompareTable(const Explained& x, const std::vector<std::string>& nam
 
 SectionText ExplainOtherOptions(const Explained& x) {
   const OptionQuery query{.job = x.job, .has_host_ops = x.drafter.OpsOf(x.job.sharding.ranks).host() != nullptr};
+  const JobWith decided = [&](const Settings& settings) { return x.drafter.With(settings); };
+  const JobWith& job_with = x.job_with ? x.job_with : decided;
   std::vector<ComparedRow> rows;
   std::string text = "Each by itself, with all else as it is. ";
   for (const Option& option : Options()) {
     if ((option.flags & kHasOwnSection) != 0) continue;
-    for (Settings& settings : option.SettingsFor(query)) {
-      if (!x.drafter.With(settings).ok()) continue;  // The job rules it out.
+    for (Settings& found : option.SettingsFor(query)) {
+      Settings settings = option.ThatLoad(job_with, std::move(found));
+      if (!job_with(settings).ok() || !x.drafter.With(settings).ok()) continue;  // The job rules it out.
       const std::string name = SettingsText(settings, ", ");
       rows.push_back({.name = {name}, .overrides = std::move(settings)});
       if (!option.caveat.empty()) absl::StrAppend(&text, name, ": ", option.caveat, ". ");
@@ -114,14 +117,14 @@ SectionText ExplainOtherOptions(const Explained& x) {
 }
 
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Machine& machine,
-                                        const WorkLimits& limits) {
+                                        const WorkLimits& limits, const JobWith& job_with) {
   Job planned = job;
   planned.sharding.accumulation = plan.options.accumulation;
   Machine with_budget = machine;
   with_budget.default_budget = [&](int64_t) -> absl::StatusOr<Budget> { return plan.budget; };
   Drafter drafter(planned, with_budget, limits);
   SHALE_ASSIGN_OR_RETURN(const Draft own, drafter.Compile());
-  const Explained x{.job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits};
+  const Explained x{.job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits, .job_with = job_with};
   constexpr std::pair<const char*, SectionText (*)(const Explained&)> kSections[] = {
       {"where bytes go", ExplainWhereBytesGo},
       {"matmuls", ExplainMatMuls},

@@ -22,6 +22,7 @@ struct Explained {
   Drafter& drafter;  // Of `job`, with the budget of `plan`.
   const Draft& own;  // Of the job itself.
   const WorkLimits& limits;
+  const JobWith& job_with;  // Loads the job with other settings, as its user does. May be empty.
 
   int64_t ranks() const { return plan.options.mesh.ranks(); }
 };

@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "engine/plan/time/prediction.h"
 #include "engine/run/train/processes.h"
-
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 
