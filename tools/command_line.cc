@@ -48,8 +48,14 @@ CommandLine& CommandLine::Text(std::string name, std::string value_name, std::st
 
 CommandLine& CommandLine::OptionalText(std::string name, std::string value_name, std::string help, std::string alone,
                                        std::string* value) {
+  const std::string or_alone = absl::StrCat(", or --", name, " alone");
   Text(std::move(name), std::move(value_name), std::move(help), value);
-  flags_.back().alone = std::move(alone);
+  Flag& flag = flags_.back();
+  flag.alone = std::move(alone);
+  flag.set = [set = std::move(flag.set), or_alone](absl::string_view text) {
+    const std::string wrong = set(text);
+    return wrong.empty() ? wrong : wrong + or_alone;
+  };
   return *this;
 }
 

@@ -70,6 +70,7 @@ JobRun::JobRun(JobProcesses& processes, const Job& job, const JobRunOptions& opt
       sinks_(processes.leads() ? job.telemetry.sinks : SinksConfig()),
       start_lines_(sinks_, [this](absl::string_view line) { Print(line); }) {
   options_.events = &start_lines_;
+  options_.job_with = options.job_with;
   if (processes.leads()) {
     options_.text_progress = options.text_progress;
   } else if (!trace_of_all_.empty()) {

@@ -36,8 +36,8 @@ inline bool HasBase(const Job& job) {
 // Returns how many threads of this machine fill in the weights of one rank.
 inline int FillThreads(const Job& job) { return ThreadsPerRank(job.runtime, job.sharding.ranks, HardwareThreads()); }
 
-// Returns what people should know before a run begins, a sentence for each: where training in transformers or PEFT would
-// differ from that of the engine, which is the dropout that model.hf_folder and model.adapter.folder ask for, and
+// Returns what people should know before a run begins, a sentence for each: where training in transformers or PEFT
+// would differ from that of the engine, which is the dropout that model.hf_folder and model.adapter.folder ask for, and
 // LearningRateRemarks. Says nothing about files that cannot be read; what reads their weights reports them.
 std::vector<std::string> JobRemarks(const Job& job);
 

@@ -29,10 +29,10 @@ absl::Status Finish(PlannedProgram& program, const WorkLimits& limits = {}) {
 std::string DescribeAccumulation(const Variant& c, const StepOptions& options) {
   if (!c.status.ok()) {
     const bool exists = CheckCombination(options.strategy, c.accumulation).ok();
-    return absl::StrCat(ToString(c.accumulation),
-                        exists ? absl::StrCat(": cannot be compiled, ",
-                                              absl::StrReplaceAll(c.status.message(), {{"\n", "; "}}))
-                               : absl::StrCat(": not with strategy ", ToString(options.strategy)));
+    return absl::StrCat(
+        ToString(c.accumulation),
+        exists ? absl::StrCat(": cannot be compiled, ", absl::StrReplaceAll(c.status.message(), {{"\n", "; "}}))
+               : absl::StrCat(": not with strategy ", ToString(options.strategy)));
   }
   return absl::StrCat(ToString(c.accumulation), ": ", CostText(c.cost), ", sends ", FormatBytes(c.cost.sent_bytes),
                       c.cost.seconds > 0 ? absl::StrCat(", ", FormatSeconds(c.cost.seconds), " a step") : "",

@@ -70,10 +70,10 @@ namespace {
 std::string Remark(const Machine& machine, absl::string_view why, absl::string_view limit,
                    const std::vector<std::string>& fields) {
   const bool here = machine.name.empty();
-  return absl::StrCat(here ? "This machine" : absl::StrCat("The machine ", machine.name), " ", why,
-                      ".\nIt was planned without ", limit, "; set ", absl::StrJoin(fields, " and "),
-                      here ? " to what a rank has on the machine where the job will run.\n"
-                           : " to plan it with another one.\n");
+  return absl::StrCat(
+      here ? "This machine" : absl::StrCat("The machine ", machine.name), " ", why, ".\nIt was planned without ", limit,
+      "; set ", absl::StrJoin(fields, " and "),
+      here ? " to what a rank has on the machine where the job will run.\n" : " to plan it with another one.\n");
 }
 
 // Returns why a job does not fit this machine, and what would make it fit.

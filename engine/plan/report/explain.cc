@@ -124,7 +124,8 @@ absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, con
   with_budget.default_budget = [&](int64_t) -> absl::StatusOr<Budget> { return plan.budget; };
   Drafter drafter(planned, with_budget, limits);
   SHALE_ASSIGN_OR_RETURN(const Draft own, drafter.Compile());
-  const Explained x{.job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits, .job_with = job_with};
+  const Explained x{
+      .job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits, .job_with = job_with};
   constexpr std::pair<const char*, SectionText (*)(const Explained&)> kSections[] = {
       {"where bytes go", ExplainWhereBytesGo},
       {"matmuls", ExplainMatMuls},

@@ -31,8 +31,9 @@ struct Explained {
 struct ComparedRow {
   std::vector<std::string> name;  // Its first cells.
   std::vector<Override> overrides;
-  bool is_own = false;                   // The job itself.
-  // What is said if the job cannot be planned with the overrides. Empty: that it is too large, or what else the error is.
+  bool is_own = false;  // The job itself.
+  // What is said if the job cannot be planned with the overrides. Empty: that it is too large, or what else the error
+  // is.
   std::string impossible = "";
 };
 // A column of such a table: its heading, and what it says of a row's draft.

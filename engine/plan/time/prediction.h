@@ -19,8 +19,8 @@
 namespace shale {
 
 // MFU is the time that a step takes at the peak, as a share of the time that it takes. A job with precision.matmuls FP8
-// has two peaks. So its FLOPs of fp8 matrices are divided by how much faster these are multiplied at most (FlopsAtPeak),
-// and the quotient of all FLOPs and the peak of the other matmuls is the time at the peak.
+// has two peaks. So its FLOPs of fp8 matrices are divided by how much faster these are multiplied at most
+// (FlopsAtPeak), and the quotient of all FLOPs and the peak of the other matmuls is the time at the peak.
 //
 // Returns how many times faster than other matmuls those of fp8 matrices are at most, by the two peaks. Returns 1 if
 // one of them is not known, which 0 stands for.

@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Machine
       CheckSource(data->training().source(), options.control->processes(), !options.checkpoint_folder.empty()));
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
-  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine));
+  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine, {}, nullptr, options.job_with));
   SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph)));
   return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
 }

@@ -200,10 +200,11 @@ TEST(LearningRateTest, OptionsAreThoseOfTheJob) {
 TEST(LearningRateTest, AGroupWhoseRuleNeedsAnotherRateIsNamedWithTheUsualRates) {
   OptimizerConfig config = {.kind = OptimizerKind::kSgd, .learning_rate = 0.1};
   config.groups = {{.parameters = {"*norm*"}}, {.parameters = {"head*", "embedding*"}, .kind = OptimizerKind::kLion}};
-  EXPECT_THAT(LearningRateRemarks(config),
-              ElementsAre("optimizer.groups[1] (head*, embedding*) has rule LION and takes the learning rate of the job, "
-                          "0.1, unchanged; usual are 0.0001 for LION and 0.1 for SGD, so give the group a "
-                          "learning_rate_factor, such as 0.001"));
+  EXPECT_THAT(
+      LearningRateRemarks(config),
+      ElementsAre("optimizer.groups[1] (head*, embedding*) has rule LION and takes the learning rate of the job, "
+                  "0.1, unchanged; usual are 0.0001 for LION and 0.1 for SGD, so give the group a "
+                  "learning_rate_factor, such as 0.001"));
   OptimizerConfig with_factor = config, with_rate = config, with_alike = config;
   with_factor.groups[1].learning_rate_factor = 0.002;
   with_rate.learning_rate = 1e-4;

@@ -77,8 +77,8 @@ TEST(AutoAccumulation, OneMicroBatchTakesTheFirstThatFits) {
         job.batch.global_batch = 2 * ranks;
         const JobPlan plan = Plan(job);
         ASSERT_EQ(plan.options.micro_batches, 1);
-        const Accumulation first = CheckCombination(strategy, Accumulation::kSharded).ok() ? Accumulation::kSharded
-                                                                                           : Accumulation::kNoSync;
+        const Accumulation first =
+            CheckCombination(strategy, Accumulation::kSharded).ok() ? Accumulation::kSharded : Accumulation::kNoSync;
         EXPECT_EQ(plan.options.accumulation, first);
         EXPECT_TRUE(absl::StrContains(plan.accumulation_reason, "this is the first that fits"))
             << plan.accumulation_reason;
@@ -114,9 +114,8 @@ TEST(AutoAccumulation, ComparesSecondsWithTheGraphsOfEachAccumulation) {
   const Variant open = drafter.Try({{"sharding.accumulation", "LAYERED"}});
   const absl::StatusOr<JobPlan> plan = PlanJob(job, machine);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto of_auto = std::find_if(plan->candidates.begin(), plan->candidates.end(), [](const Variant& c) {
-    return c.accumulation == Accumulation::kLayered;
-  });
+  const auto of_auto = std::find_if(plan->candidates.begin(), plan->candidates.end(),
+                                    [](const Variant& c) { return c.accumulation == Accumulation::kLayered; });
   EXPECT_GT(open.cost.seconds, 0);
   EXPECT_EQ(of_auto->cost.seconds, open.cost.seconds);
 }
@@ -424,8 +423,8 @@ TEST(Hostile, ManyMicroBatchesOnlyRuleOutLayered) {
   EXPECT_NE(plan.options.accumulation, Accumulation::kLayered);
   ASSERT_FALSE(plan.candidates[2].status.ok());
   // What AUTO passes over is said with the error, and was once only called too large, whatever the error was.
-  EXPECT_TRUE(absl::StrContains(plan.accumulation_reason, absl::StrCat("LAYERED: cannot be compiled, ",
-                                                                       plan.candidates[2].status.message())))
+  EXPECT_TRUE(absl::StrContains(plan.accumulation_reason,
+                                absl::StrCat("LAYERED: cannot be compiled, ", plan.candidates[2].status.message())))
       << plan.accumulation_reason;
 }
 

@@ -31,12 +31,16 @@ TEST(GpuPeaks, AreThoseOfTheDataSheetsByDtype) {
 
 // Sheets state these rates with sparsity, which doubles them.
 TEST(GpuPeaks, OfFp8AreHalfOfWhatSheetsStateWithSparsity) {
-  const std::pair<const char*, double> with_sparsity[] = {
-      {"NVIDIA B200", 9e15},         {"NVIDIA GB200", 10e15},
-      {"NVIDIA H100 NVL", 3341e12},  {"NVIDIA H100 PCIe", 3026e12},
-      {"NVIDIA H200 NVL", 3341e12},  {"NVIDIA L4", 485e12},
-      {"NVIDIA L40", 724e12},        {"NVIDIA L40S", 1466e12},
-      {"NVIDIA GeForce RTX 4090", 660.6e12}, {"NVIDIA GeForce RTX 5090", 838e12}};
+  const std::pair<const char*, double> with_sparsity[] = {{"NVIDIA B200", 9e15},
+                                                          {"NVIDIA GB200", 10e15},
+                                                          {"NVIDIA H100 NVL", 3341e12},
+                                                          {"NVIDIA H100 PCIe", 3026e12},
+                                                          {"NVIDIA H200 NVL", 3341e12},
+                                                          {"NVIDIA L4", 485e12},
+                                                          {"NVIDIA L40", 724e12},
+                                                          {"NVIDIA L40S", 1466e12},
+                                                          {"NVIDIA GeForce RTX 4090", 660.6e12},
+                                                          {"NVIDIA GeForce RTX 5090", 838e12}};
   for (const auto& [name, stated] : with_sparsity) {
     EXPECT_DOUBLE_EQ(NominalPeakOf(name, DType::kFloat8E4M3, false), stated / 2) << name;
   }
