@@ -20,6 +20,7 @@
 namespace shale {
 namespace {
 
+constexpr absl::string_view kFreeText = "TEXT";
 constexpr size_t kHelpIndent = 30;
 constexpr size_t kHelpColumns = 100;
 
@@ -33,11 +34,13 @@ CommandLine& CommandLine::Add(Flag flag) {
 }
 
 CommandLine& CommandLine::Text(std::string name, std::string value_name, std::string help, std::string* value) {
+  const std::string wanted = value_name == kFreeText ? "" : value_name;
   return Add({.name = std::move(name),
               .value_name = std::move(value_name),
               .help = std::move(help),
               .default_text = *value,
-              .set = [value](absl::string_view text) {
+              .set = [value, wanted](absl::string_view text) {
+                if (text.empty() && !wanted.empty()) return absl::StrCat("found \"\"; wanted ", wanted);
                 *value = std::string(text);
                 return std::string();
               }});
@@ -45,8 +48,14 @@ CommandLine& CommandLine::Text(std::string name, std::string value_name, std::st
 
 CommandLine& CommandLine::OptionalText(std::string name, std::string value_name, std::string help, std::string alone,
                                        std::string* value) {
+  const std::string or_alone = absl::StrCat(", or --", name, " alone");
   Text(std::move(name), std::move(value_name), std::move(help), value);
-  flags_.back().alone = std::move(alone);
+  Flag& flag = flags_.back();
+  flag.alone = std::move(alone);
+  flag.set = [set = std::move(flag.set), or_alone](absl::string_view text) {
+    const std::string wrong = set(text);
+    return wrong.empty() ? wrong : wrong + or_alone;
+  };
   return *this;
 }
 

@@ -31,6 +31,7 @@ class CommandLine {
  public:
   CommandLine(std::string program, std::string summary) : program_(std::move(program)), summary_(std::move(summary)) {}
 
+  // Adds a flag with a value that is not empty, unless `value_name` is TEXT.
   CommandLine& Text(std::string name, std::string value_name, std::string help, std::string* value);
   // Adds a flag that may also be given without a value, as --name, which sets `*value` to `alone`. A value must follow
   // after `=`; the next argument is never taken as the value.

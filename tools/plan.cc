@@ -1,6 +1,7 @@
 // plan: prints what a job would need and how long its steps would take, without running it and without its data.
 #include "engine/api/plan.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -170,13 +172,13 @@ void TakeOwnProfile(const Job& job, const absl::StatusOr<std::unique_ptr<Backend
   if (!damage.empty()) absl::StrAppend(&remark, damage, ".\n");
 }
 
-// Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine, or if the profile does
-// not say how fast its GPUs multiply in fp8, as the job does.
+// Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine, unless `remark` says
+// that already, or if the profile does not say how fast its GPUs multiply in fp8, as the job does.
 std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
   if (flags.profile == nullptr) return std::nullopt;
   const auto& [job, plan] = resolved;
   const bool on_gpus = job.runtime.device == DeviceType::kCuda;
-  if (on_gpus && plan.arena_bytes > flags.profile->device_bytes()) {
+  if (on_gpus && remark.empty() && plan.arena_bytes > flags.profile->device_bytes()) {
     absl::StrAppend(&remark, "The job does not fit ", flags.profile->name(), ", whose devices have ",
                     FormatBytes(flags.profile->device_bytes()), ".\n");
   }
@@ -228,7 +230,8 @@ int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> er
 
 // Prints the plan as text, unless --json prints it.
 absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const PlanSeconds& seconds,
-                       const std::string& remark, const Machine& machine, const WorkLimits& limits) {
+                       const std::string& remark, const Machine& machine, const WorkLimits& limits,
+                       const JobWith& job_with) {
   const StepProgram& program = resolved.plan.train.step.program;
   if (flags.json_is_printed()) {
     std::fputs(remark.c_str(), stderr);
@@ -247,7 +250,7 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Pl
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {
-    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, machine, limits);
+    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, machine, limits, job_with);
     if (absl::IsDeadlineExceeded(text.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("--explain compared nothing within ", flags.seconds, " s; give more (--seconds)"));
@@ -263,13 +266,13 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Pl
 
 // Writes the files for people that the flags name.
 absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved, const PlanSeconds& seconds,
-                        const Machine& machine, const WorkLimits& limits) {
+                        const Machine& machine, const WorkLimits& limits, const JobWith& job_with) {
   const auto& [job, plan] = resolved;
   std::vector<ChangedJob> changes;
   if (!flags.html.empty()) {
     Machine with_budget = machine;  // That of the plan, so that the job itself is as it was planned.
     with_budget.default_budget = [&](int64_t) -> absl::StatusOr<Budget> { return plan.budget; };
-    Drafter drafter(job, with_budget, limits);
+    Drafter drafter(job, with_budget, limits, job_with);
     changes = ChangesOf(drafter);
   }
   absl::Status status;
@@ -289,7 +292,7 @@ absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::uniq
                                   const proto::MachineProfile* named) {
   if (named != nullptr && job.runtime.device == DeviceType::kCuda) {
     absl::StatusOr<Machine> machine = PlanningMachineOfProfile(job, HardwareThreads(), *named);
-    if (machine.ok()) machine->default_budget = BudgetOn(*named);
+    if (machine.ok()) machine->default_budget = BudgetOn(*named), machine->name = named->name();
     return machine;
   }
   if (backend.ok()) return (*backend)->machine();
@@ -299,11 +302,40 @@ absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::uniq
   return machine;
 }
 
+// Returns whether --set gives the field at `path`, or a message that has it.
+bool IsSet(const Flags& flags, absl::string_view path) {
+  return std::any_of(flags.set.begin(), flags.set.end(), [&](absl::string_view set) {
+    return absl::StartsWith(absl::StrCat(path, "."), absl::StrCat(set.substr(0, set.find('=')), "."));
+  });
+}
+
+// Returns the error of a job. LoadJob takes the fields that other flags give for those of --set, so this names the
+// flags.
+absl::Status WithOwnFlags(const Flags& flags, const absl::Status& status, std::vector<JobError>& errors) {
+  std::string text(status.message());
+  const auto name = [&](absl::string_view path, const std::string& flag) {
+    text = absl::StrReplaceAll(text, {{absl::StrCat("--set: ", path, ": "), absl::StrCat(flag, ": ", path, ": ")}});
+    for (JobError& error : errors) {
+      if (error.source == "--set" && error.path == path) error.source = flag;
+    }
+  };
+  if (!flags.machine.empty() && !IsSet(flags, "runtime.device")) {
+    name("runtime.device", absl::StrCat("--machine=", flags.machine));
+  }
+  if (flags.ranks > 0) {
+    name("sharding.ranks", absl::StrCat("--ranks=", flags.ranks));
+  } else if (flags.hosts > 0 && !IsSet(flags, "sharding.ranks")) {
+    name("sharding.ranks", absl::StrCat("--hosts=", flags.hosts));
+  }
+  return absl::Status(status.code(), text);
+}
+
 // Loads the job. Refuses one that --set gives another device than the machine that was named: the profile knows no
 // seconds of its ops.
 absl::StatusOr<Job> LoadJobForMachine(const Flags& flags, std::vector<JobError>& errors) {
   absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides(), ModelFrom::kJob, &errors);
-  if (!job.ok() || flags.machine.empty()) return job;
+  if (!job.ok()) return WithOwnFlags(flags, job.status(), errors);
+  if (flags.machine.empty()) return job;
   const absl::string_view device = job->runtime.device == DeviceType::kCpu ? "CPU" : "CUDA";
   if (device == flags.profile->device()) return job;
   return absl::InvalidArgumentError(absl::StrCat("--machine=", flags.machine, " has device ", flags.profile->device(),
@@ -315,7 +347,9 @@ int Run(Flags flags) {
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Fail(status, kExitUsage);
   if (!flags.machine.empty()) {
     absl::StatusOr<proto::MachineProfile> profile = ReadProfile(flags.machine);
-    if (!profile.ok()) return Fail(profile.status(), kExitUsage);
+    if (!profile.ok()) {
+      return Fail(absl::InvalidArgumentError(absl::StrCat("--machine: ", profile.status().message())), kExitUsage);
+    }
     flags.profile = std::make_shared<const proto::MachineProfile>(*std::move(profile));
   }
   const WorkLimits limits = flags.Limits();
@@ -341,12 +375,13 @@ int Run(Flags flags) {
   }
   std::string remark;
   std::optional<Refusal> refusal;
-  absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, *machine, remark, refusal);
+  const JobWith job_with = JobWithOf(flags, *data);
+  absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, *machine, remark, refusal, job_with);
   if (!resolved.ok()) return Refuse(flags, resolved.status());
   Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
-  for (const std::string& line : FileRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
-  remark += profile_remark;
   const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
+  for (const std::string& line : JobRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
+  remark += profile_remark;
   absl::StatusOr<SearchResult> search = absl::NotFoundError("");  // As it stays without --search.
   if (!flags.search.empty()) {
     ApplyDataFacts(*data, *job);
@@ -361,9 +396,9 @@ int Run(Flags flags) {
   }
   const PlanSeconds seconds{.step = step ? &*step : nullptr, .search = search.ok() ? &*search : nullptr};
   if (!remark.empty()) admission.remarks.push_back(remark);
-  absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);
+  absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits, job_with);
   if (status.ok()) status = WriteForPrograms(flags, admission, seconds);
-  if (status.ok()) status = WriteFiles(flags, *admission.resolved, seconds, *machine, limits);
+  if (status.ok()) status = WriteFiles(flags, *admission.resolved, seconds, *machine, limits, job_with);
   if (!status.ok()) return Fail(status, kExitFailed);
   if (none_fits) Fail(search.status(), kExitUsage);
   if (refusal) Fail(absl::ResourceExhaustedError(admission.text), kExitUsage);

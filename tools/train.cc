@@ -264,11 +264,18 @@ int SayEnd(JobRun& run, const JobProcesses& processes, const PrintLine& print) {
   return kExitOk;
 }
 
+// Loads the job with further settings.
+absl::StatusOr<Job> LoadWith(const Flags& flags, const std::vector<Override>& settings = {}) {
+  std::vector<std::string> overrides = flags.overrides;
+  for (const Override& setting : settings) overrides.push_back(setting.text());
+  return LoadJob(flags.job, overrides, ModelFrom::kJobAndData);
+}
+
 int Train(const Flags& flags) {
   if (flags.overwrite && !flags.resume.empty()) {
     return FailUsage("--overwrite and --resume exclude each other: one starts over, the other resumes");
   }
-  const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides, ModelFrom::kJobAndData);
+  const absl::StatusOr<Job> job = LoadWith(flags);
   if (!job.ok()) {
     const int exit_code = Fail(job.status(), kExitUsage);
     JobProcesses::Decline(job.status());
@@ -280,9 +287,13 @@ int Train(const Flags& flags) {
   const PrintLine print = processes.leads() ? Print : PrintLine([](absl::string_view) {});
   if (const std::string place = processes.Describe(); !place.empty()) print(place);
 
-  const absl::StatusOr<std::unique_ptr<JobRun>> run = JobRun::Create(
-      processes, *job,
-      {.resume = ResumeOf(flags), .trace = flags.trace, .print = Print, .text_progress = ShowText(Print)});
+  const absl::StatusOr<std::unique_ptr<JobRun>> run =
+      JobRun::Create(processes, *job,
+                     {.resume = ResumeOf(flags),
+                      .trace = flags.trace,
+                      .print = Print,
+                      .text_progress = ShowText(Print),
+                      .job_with = [&](const std::vector<Override>& settings) { return LoadWith(flags, settings); }});
   absl::Status status = run.status();
   if (status.ok()) {
     const auto show = [&]() -> absl::StatusOr<std::string> {

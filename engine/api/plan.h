@@ -33,15 +33,19 @@ struct ResolvedJob {
 // from `machine`). What the job itself sets stays as it is. Allocates nothing on devices. The result does not refer to
 // `machine`.
 //
-// Returns the errors of ValidateJob, and then those of PlanJob, to which it passes `limits` and `refusal`.
+// Returns the errors of ValidateJob, and then those of PlanJob, to which it passes `limits` and `refusal`. `job_with`
+// loads the job with other settings, before anything is decided, so that each setting that a refusal proposes is one
+// with which the job loads. Empty: sets the fields of `job` (WithOverrides).
 absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine,
-                                       const WorkLimits& limits = {}, Refusal* refusal = nullptr);
+                                       const WorkLimits& limits = {}, Refusal* refusal = nullptr,
+                                       const JobWith& job_with = {});
 
 // Does the same for a job that may run on another machine than `here`, so that only the budgets that the job sets
 // count. A job that does not fit them is planned all the same, and `refusal` says why it does not fit. If `here` is too
 // small for the job, `remark` says so (PlanJobForAnywhere). The threads of a rank are those of `here`.
 absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
-                                                  std::string& remark, std::optional<Refusal>& refusal);
+                                                  std::string& remark, std::optional<Refusal>& refusal,
+                                                  const JobWith& job_with = {});
 
 // How much is generated at once. Together with the model, this decides the size of the cache of generation.
 struct GenerationSize {

@@ -11,6 +11,7 @@
 #include "engine/api/text_progress.h"
 #include "engine/files/checkpoint/manifest.h"
 #include "engine/plan/config/job.h"
+#include "engine/plan/planner/variant.h"
 #include "engine/run/runtime/backend.h"
 
 namespace shale {
@@ -89,6 +90,9 @@ struct TrainerOptions {
   // The profile of this machine, from which the seconds of a step are predicted, so that the run says when it is slower
   // (StepReport::predicted_seconds). Only Create uses it. Null: nothing is predicted.
   const proto::MachineProfile* machine = nullptr;
+  // Loads the job with other settings, so that those which the error of a job that does not fit proposes are settings
+  // with which it loads (ResolveJob). Only Create calls it. Empty: sets the fields of the job.
+  JobWith job_with;
   // Folder for checkpoints; empty: nothing is saved. The trainer locks it until it is destroyed. `resume` says how to
   // treat checkpoints that are already there.
   std::string checkpoint_folder;

@@ -59,6 +59,19 @@ TEST(CommandLineTest, AnOptionalValueIsNeverTheNextArgument) {
   EXPECT_EQ(json, "plan.json");
   EXPECT_THAT(std::string(line.Parse({"--json", "plan.json"}).message()), HasSubstr("unexpected \"plan.json\""));
   EXPECT_THAT(line.HelpText(), HasSubstr("--json[=FILE] "));
+  // An empty value was once taken for a flag that is not there.
+  EXPECT_EQ(line.Parse({"--json="}).message(), "--json: found \"\"; wanted FILE, or --json alone");
+  EXPECT_EQ(json, "plan.json");
+}
+
+TEST(CommandLineTest, OnlyFreeTextMayBeEmpty) {
+  std::string prompt = "The ", run;
+  CommandLine line("generate", "Generates.");
+  line.Text("prompt", "TEXT", "What to continue.", &prompt);
+  line.Text("run", "FOLDER", "The run.", &run);
+  ASSERT_TRUE(line.Parse({"--prompt=", "--run=x"}).ok());
+  EXPECT_EQ(prompt, "");
+  EXPECT_EQ(line.Parse({"--prompt=", "--run="}).message(), "--run: found \"\"; wanted FOLDER");
 }
 
 TEST(CommandLineTest, WhatIsNotGivenKeepsItsDefault) {
@@ -86,6 +99,7 @@ TEST(CommandLineTest, WrongValuesNameFlagValueAndRange) {
   EXPECT_EQ(v.Error({"--job=x", "--temperature=nan"}), "--temperature: found \"nan\"; wanted a number in [0, 10]");
   EXPECT_EQ(v.Error({"--job=x", "--overwrite=yes"}), "--overwrite: found \"yes\"; wanted true or false");
   EXPECT_EQ(v.Error({"--job=x", "--tokens"}), "--tokens needs a value: --tokens=N");
+  EXPECT_EQ(v.Error({"--job="}), "--job: found \"\"; wanted FILE");
   // The next flag is not its value.
   EXPECT_EQ(v.Error({"--tokens", "--job", "x"}), "--tokens needs a value: --tokens=N");
 }

@@ -209,6 +209,58 @@ class PlanTest(unittest.TestCase):
         self.refused(r"needs .* per rank, budget 33\.4 MiB, .* too little; fits with "
                      r".*activation_checkpointing\.preset=", job, "--set=memory.budget_bytes=35000000")
 
+    def test_each_setting_that_is_proposed_goes_with_the_flags_that_were_given(self):
+        # optimizer.rule=ADAMW_8BIT was once proposed to jobs that give optimizer.moments, and was then refused.
+        job = [f"--job={_JOBS}/quickstart.textproto", "--set=optimizer.moments=FP32", "--set=sharding.strategy=ZERO1",
+               "--set=activation_checkpointing.segment_blocks=1", "--set=memory.budget_bytes=30000000"]
+        refused = json.loads(self.call(*job, "--json").stdout)
+        ways = [[f"--set={change['path']}={change['value']}" for change in way["overrides"]]
+                for way in refused["refusal"]["ways_out"]]
+        self.assertIn(["--set=optimizer.rule=ADAMW_8BIT", "--set=optimizer.moments="], ways)
+        for way in ways:
+            result = self.call(*job, *way)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        text = self.plan("quickstart", "--explain", "--set=optimizer.moments=FP32")
+        self.assertIn("optimizer.rule=ADAMW_8BIT, optimizer.moments= ", text)
+
+    def test_errors_name_the_flag_that_has_them(self):
+        job = f"--job={_JOBS}/quickstart.textproto"
+        self.refused(r'--search: found ""; wanted FIELDS, or --search alone', job, "--machine=h100x8", "--search=")
+        self.refused(r'--machine: found ""; wanted NAME', job, "--machine=")
+        self.refused(r'--machine: no machine "h100x4"; there are a100x8, .*did you mean', job, "--machine=h100x4")
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
+            path = os.path.join(folder, "job.textproto")
+            with open(f"{_JOBS}/quickstart.textproto", encoding="utf-8") as file:
+                text = file.read().replace("ranks: 2", "ranks: 3 shard_ranks: 3") + "runtime { ops: REFERENCE }"
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            self.refused(r"^plan: --machine=h100x8: runtime\.device: the REFERENCE ops run on device CPU only",
+                         f"--job={path}", "--machine=h100x8")
+            self.refused(r"^plan: --set: runtime\.device: the REFERENCE ops run on device CPU only", f"--job={path}",
+                         "--set=runtime.device=CUDA")
+            for flags, named in ((["--ranks=8"], "--ranks=8"), (["--machine=h100x8", "--hosts=1"], "--hosts=1"),
+                                 (["--machine=h100x8", "--hosts=1", "--set=sharding.ranks=8"], "--set")):
+                self.refused(rf"(?m)^(plan: )?{named}: sharding\.ranks: groups of 3 cannot divide 8 ranks",
+                             f"--job={path}", *flags)
+            errors = json.loads(self.call(f"--job={path}", "--machine=h100x8", "--json").stdout)["errors"]
+            self.assertEqual([error["source"] for error in errors], ["--machine=h100x8"])
+
+    def test_a_machine_that_is_named_is_not_this_one(self):
+        one = ["--machine=h100x8", "--set=sharding.ranks=1"]
+        text = self.plan("llama3_8b", *one, "--set=memory.budget_bytes=")
+        self.assertIn("The machine h100x8 is too small for the job: it needs ", text)
+        self.assertIn("set memory.budget_bytes to plan it with another one.", text)
+        # It was once said twice, in other words.
+        self.assertNotIn("does not fit h100x8", text)
+        self.assertNotIn("This machine", text)
+        text = self.plan("llama3_8b", *one, "--set=memory.budget_bytes=1000000000000")
+        self.assertIn("The job does not fit h100x8, whose devices have ", text)
+
+    def test_a_group_with_the_rate_of_another_rule(self):
+        groups = "--set=optimizer={rule: SGD groups { parameters: \"head*\" rule: LION } }"
+        self.assertIn("optimizer.groups[0] (head*) has rule LION and takes the learning rate of the job, 0.003, "
+                      "unchanged", self.plan("quickstart", groups))
+
     def test_a_vocabulary_that_only_missing_data_could_tell(self):
         job = f"--job={_JOBS}/quickstart.textproto"
         self.refused(r"vocabulary.*cannot be read.*--set model\.decoder\.vocabulary=N", job, "--set=data.format=LLMC",

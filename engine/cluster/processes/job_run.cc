@@ -70,6 +70,7 @@ JobRun::JobRun(JobProcesses& processes, const Job& job, const JobRunOptions& opt
       sinks_(processes.leads() ? job.telemetry.sinks : SinksConfig()),
       start_lines_(sinks_, [this](absl::string_view line) { Print(line); }) {
   options_.events = &start_lines_;
+  options_.job_with = options.job_with;
   if (processes.leads()) {
     options_.text_progress = options.text_progress;
   } else if (!trace_of_all_.empty()) {
@@ -160,7 +161,7 @@ void JobRun::PrintBeginning(int64_t grace_seconds) const {
   if (!resumed.path.empty()) {
     Print(absl::StrCat("resuming from ", resumed.path, " after step ", WithCommas(resumed.manifest.step)));
   } else {
-    for (const std::string& remark : FileRemarks(trainer_->job())) Print(remark);
+    for (const std::string& remark : JobRemarks(trainer_->job())) Print(remark);
     if (folder_->former_step() > 0) {
       Print(absl::StrCat("starting over: the run in ", folder_->path(), " ended after step ",
                          WithCommas(folder_->former_step()), " without a checkpoint"));

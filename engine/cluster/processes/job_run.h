@@ -31,6 +31,7 @@ struct JobRunOptions {
   TraceOptions trace;          // `path` gets the trace of all processes.
   PrintLine print;             // Prints a line for people. Only process 0 calls it.
   TextProgress text_progress;  // Of process 0.
+  JobWith job_with = {};       // As in TrainerOptions.
 };
 
 // Used by one thread. All processes of the job make the same calls.

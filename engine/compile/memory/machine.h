@@ -64,6 +64,7 @@ struct Machine {
   // The most ranks that it has room for. A job with more is refused, and none is advised to have more.
   int64_t most_ranks = std::numeric_limits<int64_t>::max();
 
+  std::string name = "";  // "h100x8", if it is another machine than this one.
   // How fast it is (engine/plan/time/profile.h), so that the seconds of steps can be predicted. Null: not known.
   std::shared_ptr<const proto::MachineProfile> profile;
   int64_t hosts = 0;  // On how many of them the ranks run, as in StepFactsOf (engine/plan/planner/step_facts.h).

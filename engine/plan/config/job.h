@@ -247,6 +247,9 @@ OptimizerKind KindOf(const OptimizerConfig& config, absl::string_view parameter)
 bool ReadsMoments(const OptimizerConfig& config);
 // Chooses the moments of optimizer.state LEAN: bf16, unless the optimizer's states are smaller already.
 void SetLeanMoments(OptimizerConfig& config);
+// Returns a sentence for each group that has another rule than the job and takes the job's learning rate unchanged,
+// although that is not near the usual rate of its own rule.
+std::vector<std::string> LearningRateRemarks(const OptimizerConfig& config);
 
 enum class LearningRateShape { kConstant, kLinear, kCosine, kWarmupStableDecay };
 
@@ -376,14 +379,16 @@ inline int64_t LossChunkTokens(const Job& job) {
 // on one rank of which nothing waits in host memory, because a graph ends before the next one begins, so that copies do
 // not overlap with other work (engine/compile/program/graphs.h), and with a number of graphs that does not grow with
 // the number of micro-batches.
-inline bool UsesGraphs(const Job& job) {
+inline bool UsesGraphs(const Job& job, Accumulation accumulation) {
   const RuntimeConfig& runtime = job.runtime;
   if (runtime.graphs) return *runtime.graphs;
   const MemoryConfig& memory = job.memory;
   return runtime.device == DeviceType::kCuda && job.sharding.ranks == 1 && !runtime.synchronous &&
-         job.sharding.accumulation != Accumulation::kLayered && memory.offload.empty() && !memory.offload_state.any() &&
+         accumulation != Accumulation::kLayered && memory.offload.empty() && !memory.offload_state.any() &&
          job.optimizer.device != UpdateDevice::kHost;
 }
+// Does the same for a job whose accumulation is decided.
+inline bool UsesGraphs(const Job& job) { return UsesGraphs(job, job.sharding.accumulation); }
 
 // Returns how many consecutive blocks keep one boundary together (engine/compile/step/options.h); 1: each keeps its
 // own.

@@ -1,5 +1,5 @@
-// The files and folders that a job names: errors that name the field, what they ask for and training leaves out, and
-// whether one holds weights that checkpoints need not hold. Also what planning reads of the data.
+// The files and folders that a job names: errors that name the field, and whether one holds weights that checkpoints
+// need not hold. Also what planning reads of the data, and what people should know of a job before it runs.
 #pragma once
 
 #include <string>
@@ -36,9 +36,9 @@ inline bool HasBase(const Job& job) {
 // Returns how many threads of this machine fill in the weights of one rank.
 inline int FillThreads(const Job& job) { return ThreadsPerRank(job.runtime, job.sharding.ranks, HardwareThreads()); }
 
-// Returns a sentence for each file whose training in transformers or PEFT differs from that of the engine, for people
-// to know before a run begins: the dropout of model.hf_folder and of model.adapter.folder. Says nothing about files
-// that cannot be read; what reads their weights reports them.
-std::vector<std::string> FileRemarks(const Job& job);
+// Returns what people should know before a run begins, a sentence for each: where training in transformers or PEFT
+// would differ from that of the engine, which is the dropout that model.hf_folder and model.adapter.folder ask for, and
+// LearningRateRemarks. Says nothing about files that cannot be read; what reads their weights reports them.
+std::vector<std::string> JobRemarks(const Job& job);
 
 }  // namespace shale

@@ -2,6 +2,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/plan/config/job.h"
 #include "engine/strings/pattern.h"
 
@@ -77,6 +79,27 @@ bool ReadsMoments(const OptimizerConfig& config) {
 
 void SetLeanMoments(OptimizerConfig& config) {
   if (ReadsMoments(config)) config.moments = Moments::kBFloat16;
+}
+
+std::vector<std::string> LearningRateRemarks(const OptimizerConfig& config) {
+  constexpr double kFar = 2;
+  const OptimizerEntry& of_job = EntryOf(config.kind);
+  std::vector<std::string> remarks;
+  for (size_t i = 0; i < config.groups.size(); ++i) {
+    const OptimizerGroupConfig& group = config.groups[i];
+    const OptimizerEntry& own = EntryOf(group.kind.value_or(config.kind));
+    // CheckRatesOfGroups (rules.cc) refuses what goes wrong with the rates of ADAFACTOR, which are of two kinds.
+    const bool comparable = own.kind != of_job.kind && !own.factors && !of_job.factors;
+    if (!comparable || group.learning_rate_factor != 1 || config.learning_rate <= 0) continue;
+    const double usual = own.defaults.learning_rate, usual_of_job = of_job.defaults.learning_rate;
+    if (std::max(config.learning_rate / usual, usual / config.learning_rate) < kFar) continue;
+    remarks.push_back(absl::StrCat("optimizer.groups[", i, "] (", absl::StrJoin(group.parameters, ", "), ") has rule ",
+                                   own.name, " and takes the learning rate of the job, ", config.learning_rate,
+                                   ", unchanged; usual are ", usual, " for ", own.name, " and ", usual_of_job, " for ",
+                                   of_job.name, ", so give the group a learning_rate_factor, such as ",
+                                   usual / usual_of_job));
+  }
+  return remarks;
 }
 
 }  // namespace shale

@@ -72,8 +72,10 @@ Admission DoesNotFit(std::string text, std::optional<Refusal> refusal = std::nul
 // Plans one job.
 class Admitter {
  public:
-  Admitter(const AdmissionMachine& machine, const AdmissionOptions& options, const WorkLimits& limits)
-      : machine_(machine), options_(options), limits_(limits) {
+  // `job_with` parses the job with other settings. Empty: nobody can.
+  Admitter(const AdmissionMachine& machine, const AdmissionOptions& options, const WorkLimits& limits,
+           const JobWith& job_with)
+      : machine_(machine), options_(options), limits_(limits), job_with_(job_with) {
     SHALE_CHECK(machine.planning != nullptr) << "AdmissionMachine::planning is not set";
   }
 
@@ -93,16 +95,31 @@ class Admitter {
   }
 
  private:
-  absl::StatusOr<Admission> Plan(Job job, const DataFacts& data) {
-    std::vector<std::string> remarks;
+  // Leaves out budgets that the machine does not have, so that the default applies, which is what it has. Says so in
+  // `remarks`.
+  void LimitBudgets(Job& job, std::vector<std::string>& remarks) const {
     const auto limit = [&](absl::string_view field, int64_t has, int64_t& wanted) {
       if (wanted <= has) return;
       remarks.push_back(
           absl::StrCat(field, " is ", FormatBytes(wanted), ", and the machine has ", FormatBytes(has), " for a rank"));
-      wanted = 0;  // The default applies, which is what the machine has.
+      wanted = 0;
     };
     limit("memory.budget_bytes", machine_.budget_bytes, job.memory.budget_bytes);
     limit("memory.host_budget_bytes", machine_.host_budget_bytes, job.memory.host_budget_bytes);
+  }
+
+  // `changed` is what differs from the job as it was written.
+  absl::StatusOr<Admission> Plan(Job job, const DataFacts& data, const std::vector<Override>& changed = {}) {
+    std::vector<std::string> remarks = LearningRateRemarks(job.optimizer);
+    LimitBudgets(job, remarks);
+    const JobWith job_with = [&](const std::vector<Override>& overrides) -> absl::StatusOr<Job> {
+      std::vector<Override> all = changed;
+      all.insert(all.end(), overrides.begin(), overrides.end());
+      SHALE_ASSIGN_OR_RETURN(Job with, job_with_(all));
+      std::vector<std::string> said_before;
+      LimitBudgets(with, said_before);
+      return with;
+    };
     absl::StatusOr<Machine> machine = machine_.planning(job, machine_.hardware_threads);
     if (absl::IsInvalidArgument(machine.status())) return Invalid(machine.status());
     if (!machine.ok()) return machine.status();
@@ -110,7 +127,8 @@ class Admitter {
     machine->default_budget = [this](int64_t) { return MachineBudget(); };
 
     Refusal refusal;
-    absl::StatusOr<ResolvedJob> resolved = ResolveJob(std::move(job), data, *machine, limits_, &refusal);
+    absl::StatusOr<ResolvedJob> resolved =
+        ResolveJob(std::move(job), data, *machine, limits_, &refusal, job_with_ ? job_with : JobWith());
     const absl::Status status = resolved.status();
     if (!status.ok() && !absl::IsResourceExhausted(status) && !absl::IsInvalidArgument(status)) {
       return WithLimit(status, options_);
@@ -127,10 +145,11 @@ class Admitter {
                                     machine_.most_ranks, " ranks");
     Refusal refusal{.budget = MachineBudget()};
     job.sharding.ranks = machine_.most_ranks;
-    SHALE_ASSIGN_OR_RETURN(const Admission fewer, Plan(std::move(job), data));
+    const std::vector<Override> ranks = {{"sharding.ranks", absl::StrCat(machine_.most_ranks)}};
+    SHALE_ASSIGN_OR_RETURN(const Admission fewer, Plan(std::move(job), data, ranks));
     if (fewer.verdict == Admission::Verdict::kFits) {
       Variant way = fewer.resolved->plan.chosen();
-      way.overrides = {{"sharding.ranks", absl::StrCat(machine_.most_ranks)}};
+      way.overrides = ranks;
       refusal.ways_out.push_back(std::move(way));
       absl::StrAppend(&text, "; fits with sharding.ranks=", machine_.most_ranks);
     }
@@ -149,6 +168,7 @@ class Admitter {
   const AdmissionMachine& machine_;
   const AdmissionOptions& options_;
   const WorkLimits& limits_;
+  const JobWith& job_with_;
 };
 
 }  // namespace
@@ -193,13 +213,19 @@ absl::StatusOr<Admission> Admit(absl::string_view job, const AdmissionMachine& m
   std::vector<JobError> errors;
   absl::StatusOr<Job> parsed = ParseForeignJob(job, "job", overrides, &errors);
   if (!parsed.ok()) return Invalid(parsed.status(), std::move(errors));
-  return Admitter(machine, options, limits).Run(*std::move(parsed));
+  const JobWith job_with = [&](const std::vector<Override>& settings) {
+    std::vector<std::string> all = overrides;
+    for (const Override& setting : settings) all.push_back(setting.text());
+    return ParseForeignJob(job, "job", all);
+  };
+  return Admitter(machine, options, limits, job_with).Run(*std::move(parsed));
 }
 
 absl::StatusOr<Admission> Admit(const Job& job, const AdmissionMachine& machine, const AdmissionOptions& options) {
   const WorkLimits limits = LimitsOf(options);
   SHALE_RETURN_IF_ERROR(CheckLength(std::ssize(ResolvedJobText(job)), options));
-  return Admitter(machine, options, limits).Run(job);
+  const JobWith nobody;
+  return Admitter(machine, options, limits, nobody).Run(job);
 }
 
 }  // namespace shale

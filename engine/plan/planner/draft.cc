@@ -184,11 +184,14 @@ absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& lim
 
 // Returns the key by which drafts are compared; the smallest is best. A draft that fits comes before one that does not.
 // Then the one that sends least is best, then the one that exceeds the budget least, then the one that needs the least
-// memory. What a draft sends does not count if it does not fit.
+// memory. What a draft sends does not count if it does not fit. With one micro-batch a step all accumulations send the
+// same, and the bytes by which they differ do not count if they fit: LAYERED saves few, and costs a loop for each visit
+// and the graphs of a single rank (UsesGraphs).
 auto KeyOf(const Draft& draft) {
   const Cost& cost = draft.cost;
   return std::make_tuple(!draft.fits, draft.fits ? cost.sent_bytes : 0,
-                         draft.budget.Missing(cost.arena_bytes, cost.host_bytes), cost.arena_bytes);
+                         draft.budget.Missing(cost.arena_bytes, cost.host_bytes),
+                         draft.fits && draft.options.micro_batches == 1 ? 0 : cost.arena_bytes);
 }
 
 Variant VariantOf(std::vector<Override> overrides, std::string caveat, const absl::StatusOr<Draft>& draft) {
@@ -289,7 +292,8 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   if (!by_seconds) {
     for (Variant& candidate : candidates) candidate.cost.seconds = 0;  // Nobody shall compare what is hardly known.
   }
-  Draft draft = std::move(drafts[by_seconds ? *fastest : *best]);
+  const bool all_alike = wanted.options.micro_batches == 1;  // See KeyOf.
+  Draft draft = std::move(drafts[by_seconds && !all_alike ? *fastest : *best]);
   draft.by_seconds = by_seconds;
   draft.candidates = std::move(candidates);
   return draft;
@@ -298,6 +302,7 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
 absl::StatusOr<Draft> Drafter::Compile(const std::vector<Override>& overrides) {
   const auto compile = [&]() -> absl::StatusOr<Draft> {
     SHALE_RETURN_IF_ERROR(limits_.Check());
+    if (overrides.empty()) return CompileWhole(job_);
     SHALE_ASSIGN_OR_RETURN(const Job job, With(overrides));
     return CompileWhole(job);
   };
@@ -334,7 +339,9 @@ Predictor& Drafter::PredictorOf() {
 }
 
 StepFacts Drafter::FactsOf(const Job& job, const Draft& draft) const {
-  return FactsOfSeconds(job, draft.options.mesh, *machine_.profile, machine_.hosts);
+  StepFacts facts = FactsOfSeconds(job, draft.options.mesh, *machine_.profile, machine_.hosts);
+  facts.graphs = UsesGraphs(job, draft.options.accumulation);  // That of `job` may be AUTO.
+  return facts;
 }
 
 StepTime Drafter::TimeOf(const Job& job, Draft& draft) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/files/checkpoint/shard_writer.h"
@@ -27,10 +28,11 @@ absl::Status Finish(PlannedProgram& program, const WorkLimits& limits = {}) {
 
 std::string DescribeAccumulation(const Variant& c, const StepOptions& options) {
   if (!c.status.ok()) {
-    return absl::StrCat(ToString(c.accumulation),
-                        CheckCombination(options.strategy, c.accumulation).ok()
-                            ? ": too large to be planned"
-                            : absl::StrCat(": not with strategy ", ToString(options.strategy)));
+    const bool exists = CheckCombination(options.strategy, c.accumulation).ok();
+    return absl::StrCat(
+        ToString(c.accumulation),
+        exists ? absl::StrCat(": cannot be compiled, ", absl::StrReplaceAll(c.status.message(), {{"\n", "; "}}))
+               : absl::StrCat(": not with strategy ", ToString(options.strategy)));
   }
   return absl::StrCat(ToString(c.accumulation), ": ", CostText(c.cost), ", sends ", FormatBytes(c.cost.sent_bytes),
                       c.cost.seconds > 0 ? absl::StrCat(", ", FormatSeconds(c.cost.seconds), " a step") : "",
@@ -50,7 +52,10 @@ std::string Reason(const Draft& draft) {
     sends_as_much |= c.fits && c.cost.sent_bytes == draft.cost.sent_bytes;
   }
   std::string reason = absl::StrCat("it needs ", CostText(draft.cost));
-  if (draft.by_seconds) {
+  if (draft.options.micro_batches == 1 && draft.fits) {
+    if (draft.by_seconds) absl::StrAppend(&reason, " and takes ", FormatSeconds(draft.cost.seconds), " a step");
+    absl::StrAppend(&reason, "; with one micro-batch a step all send the same, and this is the first that fits");
+  } else if (draft.by_seconds) {
     absl::StrAppend(&reason, " and takes ", FormatSeconds(draft.cost.seconds),
                     " a step, as the machine was measured: the fastest that fits");
   } else if (!draft.fits) {
@@ -181,8 +186,9 @@ absl::StatusOr<JobPlan> PlanOf(Draft draft, const Ops& ops, const WorkLimits& li
 
 }  // namespace
 
-absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal) {
-  Drafter drafter(job, machine, limits);
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal,
+                                const JobWith& job_with) {
+  Drafter drafter(job, machine, limits, job_with);
   SHALE_ASSIGN_OR_RETURN(Draft draft, drafter.Compile());
   if (draft.fits) return PlanOf(std::move(draft), drafter.OpsOf(job.sharding.ranks), limits);
   SHALE_ASSIGN_OR_RETURN(Refusal found, RefusalOf(drafter, draft, limits));
@@ -191,10 +197,11 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const Wo
   return status;
 }
 
-absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal) {
+absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal,
+                                         const JobWith& job_with) {
   refusal.reset();
   const WorkLimits no_limits;
-  Drafter drafter(job, machine, no_limits);
+  Drafter drafter(job, machine, no_limits, job_with);
   SHALE_ASSIGN_OR_RETURN(Draft draft, drafter.Compile());
   if (!draft.fits) {
     SHALE_ASSIGN_OR_RETURN(refusal, RefusalOf(drafter, draft, no_limits));

@@ -62,7 +62,8 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 //
 // For accumulation AUTO, chooses among the accumulations that exist for the strategy and fit the budget: the one that
 // communicates least, among equals the one that needs the least memory, and among equals again the first. If this
-// machine was measured (Machine::profile), chooses the fastest of them (Drafter::Compile).
+// machine was measured (Machine::profile), chooses the fastest of them (Drafter::Compile). With one micro-batch a step
+// they are alike, so the first of them is chosen.
 //
 // Errors:
 //   ResourceExhausted  Nothing fits: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
@@ -76,19 +77,21 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 //   Errors of the machine's default budget, unless the job sets memory.budget_bytes.
 //   Errors of `limits`, which it looks at after every few instructions that it compiles or proves.
 //
-// If the job does not fit, also stores in `refusal` what the message says, unless it is null.
+// If the job does not fit, also stores in `refusal` what the message says, unless it is null. `job_with` makes the job
+// with a proposed setting, as in Drafter: if it loads the job as its user does, each proposed setting does so too.
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits = {},
-                                Refusal* refusal = nullptr);
+                                Refusal* refusal = nullptr, const JobWith& job_with = {});
 
 // Does the same, but plans a job that does not fit as well, with the accumulation that exceeds the budget least. Then
 // says in `refusal` what is missing and what would make the job fit; otherwise resets it.
-absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal);
+absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal,
+                                         const JobWith& job_with = {});
 
 // Does what PlanJobOfAnySize does, for a job that may run on another machine: only the budgets that the job sets itself
 // count. If the default budget of `here` is too small for the job, or is an error, sets `remark` to a few lines that
 // tell people about it, with what would make the job fit there. Otherwise makes `remark` empty.
 absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark,
-                                           std::optional<Refusal>& refusal);
+                                           std::optional<Refusal>& refusal, const JobWith& job_with = {});
 
 // Compiles and plans the programs of BuildGeneration. With the StepOptions of the job's plan they have its persistent
 // buffers at the same addresses. Checks no budget.

@@ -365,12 +365,14 @@ constexpr Option kOptions[] = {
     {.path = "activation_checkpointing.preset",
      .flags = kBoth,
      .settings = Presets,
+     .apart_from = "activation_checkpointing.segment_blocks",
      .cheapest = Cheapest::kLeastRecomputed,
      .all = AllPresets,
      .search_order = 11},
     {.path = "activation_checkpointing.preset",
      .flags = kHasOwnSection,
      .settings = PresetsInSegments,
+     .apart_from = "activation_checkpointing.segment_blocks",
      .cheapest = Cheapest::kLeastRecomputed},
     {.path = "memory.offload",
      .flags = kBoth | kFasterWithMemory,
@@ -420,7 +422,10 @@ constexpr Option kOptions[] = {
      .flags = kHasOwnSection,
      .settings = UpdateAndClipInBackward,
      .caveat = "clips and skips the gradients of each unit by themselves"},
-    {.path = "optimizer.rule", .values = EightBitMoments, .caveat = "moments in 8 bits, which may cost quality"},
+    {.path = "optimizer.rule",
+     .values = EightBitMoments,
+     .apart_from = "optimizer.moments",
+     .caveat = "moments in 8 bits, which may cost quality"},
     {.path = "optimizer.state",
      .settings = LeanState,
      .caveat = "lean state: bf16 with stochastic rounding, which may cost quality"},
@@ -476,6 +481,13 @@ Settings StrategyOf(Strategy strategy, const Job& job) {
 std::vector<Settings> Option::SettingsFor(const OptionQuery& query) const {
   if (settings != nullptr) return settings(query);
   return values == nullptr ? std::vector<Settings>() : SettingsOf(path, values(query));
+}
+
+Settings Option::ThatLoad(const JobWith& job_with, Settings settings) const {
+  if (apart_from.empty() || job_with(settings).ok()) return settings;
+  Settings without = settings;
+  without.push_back({std::string(apart_from), ""});
+  return job_with(without).ok() ? without : settings;
 }
 
 std::vector<Accumulation> AccumulationsFor(DType gradient_shards) {

@@ -65,6 +65,8 @@ struct Option {
   Values (*values)(const OptionQuery& query) = nullptr;
   // In place of `values`, for an option that may set other fields too.
   std::vector<Settings> (*settings)(const OptionQuery& query) = nullptr;
+  // A field that does not go with some of its settings if the job gives it, whatever its value is. Empty: none.
+  absl::string_view apart_from = "";
   absl::string_view caveat = "";  // What it may cost beside memory and time (Variant::caveat).
   Cheapest cheapest = Cheapest::kFirst;
   FitRange (*range)(const Job& job) = nullptr;  // Null: --fit does not search it.
@@ -77,6 +79,8 @@ struct Option {
 
   // Returns what `values` or `settings` return, as settings.
   std::vector<Settings> SettingsFor(const OptionQuery& query) const;
+  // Returns the settings. If the job loads with them only without the field `apart_from`, also leaves that out.
+  Settings ThatLoad(const JobWith& job_with, Settings settings) const;
 };
 
 // Returns the table. Of two rows with the same path, a refusal asks the second only if no setting of the first fits.

@@ -24,11 +24,16 @@ OptionQuery QueryOf(Drafter& drafter, const Job& job, OptionUse use) {
   return {.job = job, .has_host_ops = drafter.OpsOf(drafter.job().sharding.ranks).host() != nullptr, .use = use};
 }
 
+// Returns the settings of an option as the drafter's job takes them.
+Settings ThatLoad(const Drafter& drafter, const Option& option, Settings settings) {
+  return option.ThatLoad([&](const Settings& tried) { return drafter.With(tried); }, std::move(settings));
+}
+
 // Returns the cheapest of an option's settings with which the job fits, if there is one.
 std::optional<Variant> WayOutOf(Drafter& drafter, const Option& option) {
   std::optional<Variant> best;
   for (Settings& settings : option.SettingsFor(QueryOf(drafter, drafter.job(), OptionUse::kAlone))) {
-    Variant variant = drafter.Try(std::move(settings), std::string(option.caveat));
+    Variant variant = drafter.Try(ThatLoad(drafter, option, std::move(settings)), std::string(option.caveat));
     if (!variant.fits || (best && !CostsLess(option.cheapest, variant.cost, best->cost))) continue;
     best = std::move(variant);
     if (option.cheapest == Cheapest::kFirst && !best->cost.covered()) break;
@@ -64,6 +69,7 @@ Settings SettingsTogether(Drafter& drafter, OptionUse use) {
     if (settings.empty()) continue;
     Settings with = all;
     with.insert(with.end(), settings.back().begin(), settings.back().end());
+    with = ThatLoad(drafter, option, std::move(with));
     absl::StatusOr<Job> changed = drafter.With(with);
     if (!changed.ok()) continue;  // The job rules this one out.
     all = std::move(with);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "engine/plan/planner/options.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/explain_sections.h"
@@ -56,6 +57,12 @@ Column Activations() {
 
 namespace {
 
+// Returns why a row has no plan.
+std::string WhyNot(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return "too large";
+  return absl::StrCat("not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
+}
+
 // Returns the seconds of a step of `draft`, which is one of the job with these overrides.
 std::string StepTakes(const Explained& x, const std::vector<Override>& overrides, Draft draft) {
   const absl::StatusOr<Job> job = x.drafter.With(overrides);
@@ -76,10 +83,9 @@ std::string CompareTable(const Explained& x, const std::vector<std::string>& nam
     absl::StatusOr<Draft> other = row.is_own ? Draft() : x.drafter.Compile(row.overrides);
     const Draft* draft = row.is_own ? &x.own : other.ok() ? &*other : nullptr;
     for (const Column& column : columns) line.push_back(draft == nullptr ? "-" : column.cell(*draft));
-    const std::string remark = draft == nullptr ? row.impossible
-                               : row.is_own     ? "this job"
-                               : draft->fits    ? ""
-                                                : "does not fit";
+    std::string remark = row.is_own ? "this job" : row.impossible;
+    if (draft == nullptr && remark.empty()) remark = WhyNot(other.status());
+    if (draft != nullptr && !row.is_own) remark = draft->fits ? "" : "does not fit";
     if (timed && draft == nullptr) line.push_back("-");
     if (timed && draft != nullptr) {
       line.push_back(row.is_own ? StepTakes(x, {}, x.own) : StepTakes(x, row.overrides, *std::move(other)));
@@ -91,12 +97,15 @@ std::string CompareTable(const Explained& x, const std::vector<std::string>& nam
 
 SectionText ExplainOtherOptions(const Explained& x) {
   const OptionQuery query{.job = x.job, .has_host_ops = x.drafter.OpsOf(x.job.sharding.ranks).host() != nullptr};
+  const JobWith decided = [&](const Settings& settings) { return x.drafter.With(settings); };
+  const JobWith& job_with = x.job_with ? x.job_with : decided;
   std::vector<ComparedRow> rows;
   std::string text = "Each by itself, with all else as it is. ";
   for (const Option& option : Options()) {
     if ((option.flags & kHasOwnSection) != 0) continue;
-    for (Settings& settings : option.SettingsFor(query)) {
-      if (!x.drafter.With(settings).ok()) continue;  // The job rules it out.
+    for (Settings& found : option.SettingsFor(query)) {
+      Settings settings = option.ThatLoad(job_with, std::move(found));
+      if (!job_with(settings).ok() || !x.drafter.With(settings).ok()) continue;  // The job rules it out.
       const std::string name = SettingsText(settings, ", ");
       rows.push_back({.name = {name}, .overrides = std::move(settings)});
       if (!option.caveat.empty()) absl::StrAppend(&text, name, ": ", option.caveat, ". ");
@@ -108,14 +117,15 @@ SectionText ExplainOtherOptions(const Explained& x) {
 }
 
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Machine& machine,
-                                        const WorkLimits& limits) {
+                                        const WorkLimits& limits, const JobWith& job_with) {
   Job planned = job;
   planned.sharding.accumulation = plan.options.accumulation;
   Machine with_budget = machine;
   with_budget.default_budget = [&](int64_t) -> absl::StatusOr<Budget> { return plan.budget; };
   Drafter drafter(planned, with_budget, limits);
   SHALE_ASSIGN_OR_RETURN(const Draft own, drafter.Compile());
-  const Explained x{.job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits};
+  const Explained x{
+      .job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits, .job_with = job_with};
   constexpr std::pair<const char*, SectionText (*)(const Explained&)> kSections[] = {
       {"where bytes go", ExplainWhereBytesGo},
       {"matmuls", ExplainMatMuls},

@@ -19,9 +19,12 @@ namespace shale {
 // the largest models. `machine` is the one that `plan` was made with; its budget is not used. If its speed is known,
 // tables also say how long a step would take. The report ends in a newline.
 //
+// `job_with` loads the job with other settings, as in ResolveJob. Of the other options, those with which it does not
+// load are left out.
+//
 // When the time of `limits` is over, the report has the sections that were finished until then, and names the others.
 // If not even the first could be, returns DeadlineExceeded.
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Machine& machine,
-                                        const WorkLimits& limits = {});
+                                        const WorkLimits& limits = {}, const JobWith& job_with = {});
 
 }  // namespace shale

@@ -22,6 +22,7 @@ struct Explained {
   Drafter& drafter;  // Of `job`, with the budget of `plan`.
   const Draft& own;  // Of the job itself.
   const WorkLimits& limits;
+  const JobWith& job_with;  // Loads the job with other settings, as its user does. May be empty.
 
   int64_t ranks() const { return plan.options.mesh.ranks(); }
 };
@@ -30,8 +31,10 @@ struct Explained {
 struct ComparedRow {
   std::vector<std::string> name;  // Its first cells.
   std::vector<Override> overrides;
-  bool is_own = false;                   // The job itself.
-  std::string impossible = "too large";  // What is said if the job cannot be planned with the overrides.
+  bool is_own = false;  // The job itself.
+  // What is said if the job cannot be planned with the overrides. Empty: that it is too large, or what else the error
+  // is.
+  std::string impossible = "";
 };
 // A column of such a table: its heading, and what it says of a row's draft.
 struct Column {

@@ -89,7 +89,7 @@ SectionText ExplainNoSync(const Explained& x) {
                    " in fp32 on every rank, ", FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))),
                    ", not 1/", WithCommas(plan.options.mesh.shard), " of them. Here that is accumulation NO_SYNC: ");
   if (deferred.arena_bytes == 0) {
-    absl::StrAppend(&text, "it is too large to be planned.");
+    absl::StrAppend(&text, "it cannot be planned.");
   } else {
     absl::StrAppend(&text, "it needs ", FormatBytes(deferred.arena_bytes), " and sends ",
                     FormatBytes(deferred.sent_bytes), " a step, this job's ", FormatBytes(own.arena_bytes), " and ",

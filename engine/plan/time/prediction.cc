@@ -195,6 +195,20 @@ absl::string_view ToString(Limit limit) {
   return "?";
 }
 
+double Float8Speed(double peak_flops, double peak_flops_fp8) {
+  return peak_flops > 0 && peak_flops_fp8 > 0 ? peak_flops_fp8 / peak_flops : 1;
+}
+
+double FlopsAtPeak(double flops, double float8_flops, double float8_speed) {
+  return flops - float8_flops * (1 - 1 / float8_speed);
+}
+
+double MfuOf(double flops, double seconds, double peak_flops, int64_t ranks) {
+  if (peak_flops <= 0 || seconds <= 0) return 0;
+  const double mfu = flops / seconds / (peak_flops * static_cast<double>(ranks));
+  return mfu > 1 ? 0 : mfu;
+}
+
 Predictor::Predictor(const proto::MachineProfile& profile) : profile_(profile) {}
 Predictor::~Predictor() = default;
 
@@ -253,12 +267,9 @@ Prediction Predictor::Predict(const StepProgram& program, const StepFacts& facts
   p.high_seconds = p.step_seconds + off;
   p.tokens_per_second = p.step_seconds > 0 ? facts.tokens / p.step_seconds : 0;
   const double peak = OrNothing(facts.narrow ? profile_.peak_flops_bf16() : profile_.peak_flops_f32());
-  if (peak > 0) {
-    const double float8_peak = PositiveOr(profile_.peak_flops_fp8(), peak);
-    const double seconds_per_token =
-        (facts.flops_per_token - facts.float8_flops_per_token) / peak + facts.float8_flops_per_token / float8_peak;
-    p.mfu = p.tokens_per_second * seconds_per_token / static_cast<double>(facts.mesh.ranks());
-  }
+  const double speed = Float8Speed(peak, OrNothing(profile_.peak_flops_fp8()));
+  const double per_token = FlopsAtPeak(facts.flops_per_token, facts.float8_flops_per_token, speed);
+  p.mfu = MfuOf(facts.tokens * per_token, p.step_seconds, peak, facts.mesh.ranks());
   return p;
 }
 

@@ -18,6 +18,19 @@
 
 namespace shale {
 
+// MFU is the time that a step takes at the peak, as a share of the time that it takes. A job with precision.matmuls FP8
+// has two peaks. So its FLOPs of fp8 matrices are divided by how much faster these are multiplied at most
+// (FlopsAtPeak), and the quotient of all FLOPs and the peak of the other matmuls is the time at the peak.
+//
+// Returns how many times faster than other matmuls those of fp8 matrices are at most, by the two peaks. Returns 1 if
+// one of them is not known, which 0 stands for.
+double Float8Speed(double peak_flops, double peak_flops_fp8);
+// Returns the FLOPs of which `float8_flops` multiply fp8 matrices, with these divided by `float8_speed`.
+double FlopsAtPeak(double flops, double float8_flops, double float8_speed);
+// Returns the fraction of the peak of `ranks` ranks, in FLOP/s each, that these FLOPs (FlopsAtPeak) in so many seconds
+// are. Returns 0 if the peak is not known, which 0 stands for, or if the fraction is above 1, so that the peak is none.
+double MfuOf(double flops, double seconds, double peak_flops, int64_t ranks);
+
 // What the seconds of a step depend on beside its program and the machine.
 struct StepFacts {
   Mesh mesh;
@@ -58,7 +71,7 @@ struct Prediction {
   // The share of each kind of knowledge in the seconds that all streams are busy. They add up to 1.
   std::array<double, kKnowledges> known = {};
   double tokens_per_second = 0;
-  double mfu = 0;                           // 0 if the profile has no peak.
+  double mfu = 0;                           // As MfuOf returns it.
   std::array<double, kLimits> limits = {};  // Seconds. They add up to step_seconds.
   std::array<double, kStreams> busy_seconds = {};
   std::vector<PathPart> path;  // The largest first.

@@ -14,7 +14,8 @@ struct Peak {
 //   the H100 SXM; their sheets round its rates.
 // - B200 and GB200: "NVIDIA Blackwell Datasheet", rates of one GPU of an HGX B200 and of a GB200 NVL72.
 // - GeForce and RTX: the appendices of "NVIDIA Ampere GA102 GPU Architecture" V2.1, "NVIDIA Ada GPU Architecture" V2.02
-//   and "NVIDIA RTX Blackwell GPU Architecture" V1.1. A GeForce multiplies at half the rate with sums in fp32.
+//   and "NVIDIA RTX Blackwell GPU Architecture" V1.1. A GeForce multiplies at half the rate with sums in fp32, also in
+//   fp8: V2.02 corrects the rate of an RTX 4090 to 330.3e12.
 constexpr Peak kPeaks[] = {
     {"NVIDIA A10", 125e12, 62.5e12, 31.2e12, 0},
     {"NVIDIA A100-PCIE-40GB", 312e12, 156e12, 19.5e12, 0},

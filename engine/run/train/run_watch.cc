@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/plan/time/prediction.h"
 #include "engine/run/train/processes.h"
-#include "engine/run/train/step_flops.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 

@@ -17,6 +17,7 @@
 #include "engine/files/io/checksums.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/summary.h"
+#include "engine/plan/time/prediction.h"
 #include "engine/run/runtime/trace.h"
 #include "engine/run/train/processes.h"
 #include "engine/run/train/session.h"
@@ -72,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Machine
       CheckSource(data->training().source(), options.control->processes(), !options.checkpoint_folder.empty()));
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
-  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine));
+  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine, {}, nullptr, options.job_with));
   SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph)));
   return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
 }
@@ -164,7 +165,7 @@ absl::Status Session::BeginAnew() {
   health_.Tell(Progress{StartStage::kLoading});
   uint64_t digest = 0;
   SHALE_RETURN_IF_ERROR(Everywhere(SetInitialWeights(job_, *local_state_, HasBase(job_) ? &digest : nullptr)));
-  for (const std::string& remark : FileRemarks(job_)) health_.Tell(Warning{remark});
+  for (const std::string& remark : JobRemarks(job_)) health_.Tell(Warning{remark});
   return HasBase(job_) ? RecordBase(digest) : absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 
 #include "engine/compile/graph/graph.h"
 #include "engine/plan/planner/summary.h"
+#include "engine/plan/time/prediction.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -13,7 +14,7 @@ StepFlops::StepFlops(const Job& job, const ModelGraph& graph, double float8_spee
       graph_(graph),
       // A model with one target for a sequence has FLOPs for each target, and not for each token.
       has_documents_(NeedsOf(graph).position_ids && !graph.last_target_only),
-      per_token_(ModelFlopsPerToken(job, graph) - Float8FlopsPerToken(graph) * (1 - 1 / float8_speed)) {
+      per_token_(FlopsAtPeak(ModelFlopsPerToken(job, graph), Float8FlopsPerToken(graph), float8_speed)) {
   if (!has_documents_) return;
   const int64_t length = graph.sequence_length;
   per_token_ -= DocumentAttentionFlops(job, graph, length) / static_cast<double>(length);
@@ -34,16 +35,6 @@ double StepFlops::OfDocument(int64_t length) {
   const auto [found, added] = of_length_.try_emplace(length);
   if (added) found->second = DocumentAttentionFlops(job_, graph_, length);
   return found->second;
-}
-
-double Float8Speed(double peak_flops, double peak_flops_fp8) {
-  return peak_flops > 0 && peak_flops_fp8 > 0 ? peak_flops_fp8 / peak_flops : 1;
-}
-
-double MfuOf(double flops, double seconds, double peak_flops, int64_t ranks) {
-  if (peak_flops <= 0) return 0;
-  const double mfu = flops / seconds / (peak_flops * static_cast<double>(ranks));
-  return mfu > 1 ? 0 : mfu;
 }
 
 }  // namespace shale

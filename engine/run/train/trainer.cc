@@ -10,6 +10,7 @@
 #include "engine/api/trainer_options.h"
 #include "engine/api/trainer_parts.h"
 #include "engine/files/io/file.h"
+#include "engine/plan/time/prediction.h"
 #include "engine/run/generate/next_tokens.h"
 #include "engine/run/runtime/local_ranks.h"
 #include "engine/run/runtime/trace.h"

@@ -67,6 +67,9 @@ TEST(NearestTest, FindsWhatWasMeant) {
   EXPECT_EQ(Nearest("mikro_batch", names), "micro_batch");
   EXPECT_EQ(Nearest("full_shard", names), "FULL_SHARD");
   EXPECT_EQ(Nearest("dropout", names), "");
+  // Two neighbors that changed places are one slip, and were once two, which a short name does not bear.
+  EXPECT_EQ(Nearest("widht", {"depth", "width"}), "width");
+  EXPECT_EQ(Nearest("iwdht", {"depth", "width"}), "");
   EXPECT_EQ(Nearest(std::string(1000, 'x'), names), "");
 }
 

@@ -11,6 +11,7 @@
 namespace shale {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Shape = LearningRateShape;
 
@@ -193,6 +194,34 @@ TEST(LearningRateTest, OptionsAreThoseOfTheJob) {
   EXPECT_EQ(Make(LearningRateOptionsFor(job, 20)).warmup_steps(), 2);
   job.lr_schedule.warmup_steps = 5;  // A valid job has only one of them.
   EXPECT_EQ(Make(LearningRateOptionsFor(job, 20)).warmup_steps(), 5);
+}
+
+// A group of LION once took the rate of an SGD job, a thousand times what LION needs, without a word.
+TEST(LearningRateTest, AGroupWhoseRuleNeedsAnotherRateIsNamedWithTheUsualRates) {
+  OptimizerConfig config = {.kind = OptimizerKind::kSgd, .learning_rate = 0.1};
+  config.groups = {{.parameters = {"*norm*"}}, {.parameters = {"head*", "embedding*"}, .kind = OptimizerKind::kLion}};
+  EXPECT_THAT(
+      LearningRateRemarks(config),
+      ElementsAre("optimizer.groups[1] (head*, embedding*) has rule LION and takes the learning rate of the job, "
+                  "0.1, unchanged; usual are 0.0001 for LION and 0.1 for SGD, so give the group a "
+                  "learning_rate_factor, such as 0.001"));
+  OptimizerConfig with_factor = config, with_rate = config, with_alike = config;
+  with_factor.groups[1].learning_rate_factor = 0.002;
+  with_rate.learning_rate = 1e-4;
+  with_alike.kind = OptimizerKind::kAdamW, with_alike.learning_rate = 3e-4;
+  with_alike.groups[1].kind = OptimizerKind::kAdamW8Bit;
+  for (const OptimizerConfig& good : {with_factor, with_rate, with_alike}) {
+    EXPECT_THAT(LearningRateRemarks(good), ElementsAre());
+  }
+  // All pairs of rules whose usual rates are of one kind.
+  for (const OptimizerEntry& job : Optimizers()) {
+    for (const OptimizerEntry& group : Optimizers()) {
+      OptimizerConfig pair = {.kind = job.kind, .learning_rate = job.defaults.learning_rate};
+      pair.groups = {{.parameters = {"*"}, .kind = group.kind}};
+      const bool alike = job.defaults.learning_rate == group.defaults.learning_rate;
+      EXPECT_EQ(LearningRateRemarks(pair).empty(), alike || job.factors || group.factors) << job.name << group.name;
+    }
+  }
 }
 
 }  // namespace

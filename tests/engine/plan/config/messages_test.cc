@@ -1,9 +1,12 @@
 // Tests the messages for specs that are not well-formed.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/api/job.h"
+#include "engine/plan/config/errors.h"
+#include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
 #include "tests/engine/plan/config/specs.h"
@@ -95,6 +98,35 @@ TEST(Messages, ReportAllThatIsWrongAtOnce) {
             "job.textproto:6:13: optimizer.beta1: found nan; allowed: 0 to 0.999999\n"
             "job.textproto: model: missing; give decoder { ... }, mlp { ... } or hf_folder\n"
             "job.textproto: lr_schedule.steps: missing; give steps, or epochs, as the length of the run");
+}
+
+// Calls use(type) for the message and for all messages inside of it.
+template <typename Use>
+void ForEachMessage(const google::protobuf::Descriptor& type, const Use& use) {
+  use(type);
+  for (int i = 0; i < type.field_count(); ++i) {
+    if (type.field(i)->message_type() != nullptr) ForEachMessage(*type.field(i)->message_type(), use);
+  }
+}
+
+// model.decoder.widht once got no suggestion.
+TEST(Messages, FindTheFieldOfWhichTwoLettersChangedPlacesAtEveryDepth) {
+  const google::protobuf::Descriptor& job = *proto::Job::descriptor();
+  int tried = 0;
+  ForEachMessage(job, [&](const google::protobuf::Descriptor& type) {
+    for (int i = 0; i < type.field_count(); ++i) {
+      const std::string& name = type.field(i)->name();
+      for (size_t at = 1; at < name.size(); ++at) {
+        std::string slip = name;
+        std::swap(slip[at - 1], slip[at]);
+        if (slip == name || type.FindFieldByName(slip) != nullptr) continue;
+        ++tried;
+        const std::string message = UnknownFieldMessage(job, type, slip);
+        EXPECT_EQ(message.substr(message.rfind("; ") + 2), "did you mean " + name + "?") << type.full_name();
+      }
+    }
+  });
+  EXPECT_GT(tried, 1000);
 }
 
 TEST(Messages, AreGivenInPartsTooAndThenAllOfThem) {

@@ -1,16 +1,19 @@
 // Tests the settings that a job which does not fit is told to change.
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/substitute.h"
 #include "engine/api/job.h"
 #include "engine/plan/planner/options.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
+#include "kernels/check.h"
 #include "proto/machine.pb.h"
 #include "tests/engine/plan/planner/measured.h"
 #include "tests/engine/plan/planner/plans.h"
@@ -322,6 +325,118 @@ TEST(WaysOutOfGraphs, OffersNothingThatTheJobRulesOut) {
   job.memory.budget_bytes = Plan(job).arena_bytes - 1;
   const std::string message = RefusalMessage(job);
   EXPECT_FALSE(absl::StrContains(message, "sharding.ranks=")) << message;
+}
+
+// Fields that jobs give, with values that others default to among them: a setting may not go with a field that is
+// given.
+const std::vector<std::vector<std::string>>& GivenFields() {
+  static const auto& all = *new std::vector<std::vector<std::string>>{
+      {},
+      {"optimizer.moments=FP32"},
+      {"optimizer.moments=BF16", "precision.compute=BF16", "precision.master=MASTER_FP32"},
+      {"optimizer.rule=LION", "optimizer.moments=FP32"},
+      {"optimizer.rule=SGD", "optimizer.momentum=0.9"},
+      {"optimizer.rule=ADAFACTOR"},
+      {"optimizer.rule=ADAMW_8BIT"},
+      {"optimizer.state=FULL", "precision.compute=BF16"},
+      {"optimizer.state=LEAN", "precision.compute=BF16"},
+      {"precision.master=SPLIT", "precision.compute=BF16"},
+      {"precision.compute=FP16", "optimizer.non_finite=SKIP"},
+      {"precision.gradient_shards=FP32", "precision.reduce=FP32"},
+      {"precision.gradient_shards=BF16", "precision.compute=BF16"},
+      {"precision.compute=BF16", "precision.matmuls=FP8"},
+      {"activation_checkpointing.segment_blocks=1"},
+      {"activation_checkpointing.segment_blocks=2", "activation_checkpointing.preset=BLOCK"},
+      {"activation_checkpointing.segments=SQRT"},
+      {"activation_checkpointing.every_nth=1", "activation_checkpointing.preset=CHEAP"},
+      {"activation_checkpointing.every_nth=2", "activation_checkpointing.preset=BLOCK"},
+      {"activation_checkpointing.first_layers=1", "activation_checkpointing.preset=FFN"},
+      {"activation_checkpointing.last_layers=2", "activation_checkpointing.preset=SUBLAYERS"},
+      {"sharding.strategy=DDP"},
+      {"sharding.strategy=DDP", "sharding.accumulation=NO_SYNC"},
+      {"sharding.strategy=ZERO1", "sharding.accumulation=NO_SYNC", "sharding.shard_ranks=2"},
+      {"sharding.strategy=ZERO2", "sharding.accumulation=SHARDED", "sharding.shard_ranks=4"},
+      {"sharding.prefetch=1", "sharding.reshard_after_forward=true", "sharding.accumulation=LAYERED"},
+      {"sharding.prefetch=2", "sharding.reshard_after_forward=false", "sharding.shard_ranks=1"},
+      {"optimizer.update=AFTER_BACKWARD", "optimizer.clipping=GLOBAL", "optimizer.non_finite=STOP"},
+      {"optimizer.update=IN_BACKWARD", "optimizer.max_gradient_norm=0", "optimizer.non_finite=SKIP"},
+      {"optimizer.clipping=PER_UNIT", "optimizer.max_gradient_norm=1", "optimizer.non_finite=SKIP"},
+      {"optimizer.groups={parameters: \"*norm*\" weight_decay: 0}", "optimizer.moments=FP32"},
+      {"optimizer.groups={parameters: \"head*\" rule: LION learning_rate_factor: 0.3}", "optimizer.moments=FP32"},
+      {"optimizer.groups={parameters: \"head*\" max_gradient_norm: 1}"},
+      {"optimizer.train_only=blocks.*", "optimizer.frozen_weights=BF16"},
+      {"memory.loss_chunk_tokens=64", "checkpoint.every_steps=1", "checkpoint.asynchronous=true"},
+      {"runtime.device=CUDA", "optimizer.moments=FP32", "activation_checkpointing.segment_blocks=1"},
+      {"runtime.device=CUDA", "memory.offload=blocks.0.*", "memory.offload_state=MOMENTS"},
+      {"runtime.device=CUDA", "optimizer.device=HOST", "memory.offload_state=PARAMETERS"},
+      {"runtime.device=CUDA", "optimizer.device=SAME", "memory.offload_state=[MASTERS]", "precision.compute=BF16"},
+      {"runtime.device=CUDA", "runtime.attention_workspace_bytes=1GiB", "precision.compute=BF16"},
+      {"runtime.device=CUDA", "runtime.cudnn_attention=false", "runtime.ranks_per_device=2"},
+      {"runtime.device=CUDA", "runtime.graphs=true", "sharding.ranks=1", "activation_checkpointing.segments=SQRT"}};
+  return all;
+}
+
+constexpr char kGiven[] = R"(model { decoder { width: 32 layers: 4 heads: 2 vocabulary: 64 hidden: 64 } }
+data { path: "/text" } batch { global_batch: 32 micro_batch: 2 sequence_length: 16 } lr_schedule { steps: 10 }
+sharding { ranks: 8 })";
+
+// What a refusal names loads, fits, and needs as many bytes as it says. optimizer.rule=ADAMW_8BIT was once named to a
+// job that gives optimizer.moments, and did not load with it.
+TEST(WaysOutOfGivenFields, LoadAndFitWithTheBytesThatTheyName) {
+  std::set<std::string> named;
+  for (const std::vector<std::string>& given : GivenFields()) {
+    SCOPED_TRACE(absl::StrJoin(given, " "));
+    const JobWith job_with = [&](const std::vector<Override>& settings) {
+      std::vector<std::string> all = given;
+      for (const Override& setting : settings) all.push_back(setting.text());
+      return ParseJobText(kGiven, "job", all);
+    };
+    absl::StatusOr<Job> job = job_with({});
+    ASSERT_TRUE(job.ok()) << job.status();
+    const int64_t needs = Plan(*job).arena_bytes;
+    for (const int64_t budget : {needs - 1, needs * 2 / 3, needs / 3, int64_t{1}}) {
+      job->memory.budget_bytes = budget;
+      Refusal refusal;
+      const JobWith with_budget = [&](const std::vector<Override>& settings) -> absl::StatusOr<Job> {
+        SHALE_ASSIGN_OR_RETURN(Job with, job_with(settings));
+        with.memory.budget_bytes = budget;
+        return with;
+      };
+      EXPECT_TRUE(absl::IsResourceExhausted(PlanJob(*job, MachineOf(), {}, &refusal, with_budget).status()));
+      for (const Variant& way : refusal.ways_out) {
+        const absl::StatusOr<Job> changed = with_budget(way.overrides);
+        ASSERT_TRUE(changed.ok()) << SettingsText(way.overrides, " ") << ": " << changed.status();
+        EXPECT_EQ(Plan(*changed).chosen().cost.arena_bytes, way.cost.arena_bytes) << SettingsText(way.overrides, " ");
+        for (const Override& setting : way.overrides) named.insert(setting.path);
+      }
+      if (refusal.nearest) EXPECT_TRUE(with_budget(refusal.nearest->overrides).ok());
+    }
+  }
+  // Of all options that a refusal may name, none was left out here but for those that save too little alone.
+  for (const Option& option : Options()) {
+    if (option.values == nullptr && option.settings == nullptr) continue;
+    if (option.path == "optimizer.state") continue;  // It stands for the fields that it sets.
+    EXPECT_TRUE(named.contains(std::string(option.path))) << option.path;
+  }
+  EXPECT_TRUE(named.contains("optimizer.moments") && named.contains("activation_checkpointing.segment_blocks"));
+}
+
+// Without the job as it was written, a setting is one of the job as it was resolved, which gives no moments.
+TEST(WaysOutOfGivenFields, LeaveOutOnlyWhatIsGiven) {
+  for (const char* given : {"optimizer.moments=FP32", "name=small"}) {
+    const JobWith job_with = [&](const std::vector<Override>& settings) {
+      std::vector<std::string> all = {given};
+      for (const Override& setting : settings) all.push_back(setting.text());
+      return ParseJobText(kGiven, "job", all);
+    };
+    const Job job = job_with({}).value();
+    const auto rule = std::find_if(Options().begin(), Options().end(),
+                                   [](const Option& option) { return option.path == "optimizer.rule"; });
+    const Settings settings = rule->ThatLoad(job_with, rule->SettingsFor({.job = job}).front());
+    EXPECT_EQ(SettingsText(settings, " "), absl::StartsWith(given, "name")
+                                               ? "optimizer.rule=ADAMW_8BIT"
+                                               : "optimizer.rule=ADAMW_8BIT optimizer.moments=");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Budget, WaysOut, ::testing::Values(DeviceType::kCpu, DeviceType::kCuda),

@@ -6,6 +6,7 @@
 #include "engine/compile/model/model.h"
 #include "engine/plan/planner/job_plan.h"
 #include "engine/plan/planner/summary.h"
+#include "engine/plan/time/prediction.h"
 #include "engine/run/train/step_flops.h"
 #include "gtest/gtest.h"
 #include "kernels/step_scalars.h"
