@@ -57,8 +57,7 @@ class TrainerState {
   // The states that the optimizer keeps for each parameter, by the names that optimizer_states() returns: "m" and "v"
   // of AdamW. A parameter of a group (optimizer.groups) has those of its group's rule. A state has as many elements as
   // its parameter, but of ADAFACTOR "row_moments" has one for each row of a matrix, and "column_moments" one for each
-  // column, and scales in 8 bits one for each block. Return NotFound for a state that the parameter does not have,
-  // and
+  // column, and scales in 8 bits one for each block. Return NotFound for a state that the parameter does not have, and
   // FailedPrecondition for states in 8 bits, whose elements share scales, and for a frozen parameter.
   std::vector<std::string> optimizer_states() const;
   absl::StatusOr<int64_t> OptimizerStateElements(absl::string_view state, absl::string_view parameter) const;
