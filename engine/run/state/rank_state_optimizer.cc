@@ -151,7 +151,8 @@ int64_t RankState::ElementsOf(int state, ParameterId id) const {
     const ShardLayout::PlacedParameter* const factors = FactorsOf(state, id);
     return factors == nullptr ? 0 : factors->elements;
   }
-  return parameter.frozen || !TensorOf(state, id).present() ? 0 : CeilDivide(parameter.elements(), states_[state].block);
+  return parameter.frozen || !TensorOf(state, id).present() ? 0
+                                                            : CeilDivide(parameter.elements(), states_[state].block);
 }
 
 const Tensor& RankState::TensorOf(int state, ParameterId id) const {
