@@ -198,7 +198,8 @@ Drafter::Drafter(const Job& job, const Machine& machine, const WorkLimits& limit
     : job_(job), machine_(machine), limits_(limits), job_with_(std::move(job_with)) {}
 
 const Ops& Drafter::OpsOf(int64_t ranks) {
-  std::unique_ptr<Ops>& ops = ops_[ranks];
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_ptr<Ops>& ops = ops_[{ranks, std::this_thread::get_id()}];
   if (ops == nullptr) ops = machine_.create_ops(ranks);
   return *ops;
 }
@@ -217,6 +218,7 @@ absl::StatusOr<std::shared_ptr<JobGraphs>> Drafter::GraphsOf(const Job& job) {
                                                    "; the machine has room for at most ", machine_.most_ranks));
   }
   const GraphOptions options = GraphOptionsFor(job, GraphMode::kTraining);
+  const std::lock_guard<std::mutex> lock(mutex_);
   for (const BuiltGraphs& built : graphs_) {
     if (built.options == options && built.model == job.model) return built.graphs;
   }
@@ -241,10 +243,35 @@ absl::StatusOr<Draft> Drafter::CompileAccumulation(const Draft& wanted, Accumula
   return draft;
 }
 
-absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile) {
+Drafter::AccumulationOrder Drafter::OrderOf(const StepOptions& options) const {
+  using enum Accumulation;
+  const bool by_seconds = machine_.profile != nullptr && !machine_.profile->works().empty();
+  const bool sums_full = options.mesh.shard == 1 || options.strategy < Strategy::kZero2;
+  const bool in_backward = options.update == UpdateTime::kInBackward;
+  std::vector<Accumulation> all;
+  if (by_seconds) return {};
+  if (options.micro_batches == 1 || (sums_full && !in_backward)) {
+    all = {kSharded, kNoSync, kLayered};
+  } else if (options.micro_batches >= 4 && !sums_full) {
+    all = {kLayered, kNoSync, kSharded};
+  }
+  AccumulationOrder order{.equal = all.empty() || all.front() == kSharded};
+  const std::vector<Accumulation> allowed = AccumulationsFor(options.gradient_shards);
+  std::copy_if(all.begin(), all.end(), std::back_inserter(order.all), [&](Accumulation accumulation) {
+    return std::find(allowed.begin(), allowed.end(), accumulation) != allowed.end() &&
+           CheckCombination(options.strategy, accumulation).ok();
+  });
+  return order;
+}
+
+absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile,
+                                           bool first_that_fits) {
   Draft wanted{.graphs = std::move(graphs)};
   wanted.options = StepOptionsFor(job);
-  SHALE_ASSIGN_OR_RETURN(wanted.budget, BudgetOf(job, machine_.default_budget));
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    SHALE_ASSIGN_OR_RETURN(wanted.budget, BudgetOf(job, machine_.default_budget));
+  }
   const Ops& ops = OpsOf(job.sharding.ranks);
   const Accumulation named = wanted.options.accumulation;
   const bool is_open = named == Accumulation::kAuto;
@@ -253,7 +280,12 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   std::vector<Variant> candidates;
   // Without measured works, all seconds are estimates.
   double least_known = machine_.profile != nullptr && !machine_.profile->works().empty() ? 1 : 0;
-  for (Accumulation accumulation : is_open ? AccumulationsFor(wanted.options.gradient_shards) : std::vector{named}) {
+  std::vector<Accumulation> all = {named};
+  if (is_open) all = AccumulationsFor(wanted.options.gradient_shards);
+  const std::vector<Accumulation> order =
+      is_open && first_that_fits ? OrderOf(wanted.options).all : std::vector<Accumulation>();
+  if (!order.empty()) all = order;
+  for (Accumulation accumulation : all) {
     absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops, compile);
     SHALE_RETURN_IF_ERROR(limits_.Check());
     // Once the seconds of one are hardly known, those of the others decide nothing.
@@ -269,6 +301,7 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
     drafts.push_back(*std::move(draft));
     if (!best || KeyOf(drafts[last]) < KeyOf(drafts[*best])) best = last;
     if (drafts[last].time && (!fastest || drafts[last].time->seconds < drafts[*fastest].time->seconds)) fastest = last;
+    if (!order.empty() && drafts[last].fits) break;
   }
   if (!best) return candidates.front().status;
   const bool by_seconds = fastest && least_known >= kCoveredShare;
@@ -295,26 +328,42 @@ absl::StatusOr<Draft> Drafter::Compile(const std::vector<Override>& overrides) {
 absl::StatusOr<Draft> Drafter::Sketch(const Job& job) {
   SHALE_RETURN_IF_ERROR(limits_.Check());
   SHALE_ASSIGN_OR_RETURN(std::shared_ptr<JobGraphs> graphs, GraphsOf(job));
-  return CompileBest(job, std::move(graphs), CompileTraining);
+  return CompileBest(job, std::move(graphs), CompileTraining, /*first_that_fits=*/true);
+}
+
+absl::Status Drafter::BuildOthers(const Job& job, JobGraphs& graphs) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return BuildOtherGraphs(job, limits_, graphs);
 }
 
 absl::StatusOr<Draft> Drafter::CompileWhole(const Job& job) {
   SHALE_ASSIGN_OR_RETURN(std::shared_ptr<JobGraphs> graphs, GraphsOf(job));
-  SHALE_RETURN_IF_ERROR(BuildOtherGraphs(job, limits_, *graphs));
+  SHALE_RETURN_IF_ERROR(BuildOthers(job, *graphs));
   return CompileBest(job, std::move(graphs), CompilePrograms);
 }
 
 absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
+  const bool is_open = job.sharding.accumulation == Accumulation::kAuto;
+  const AccumulationOrder order = is_open ? OrderOf(sketch.options) : AccumulationOrder();
   // The accumulation that is best by its least bytes need not be best by those of its plan.
-  if (job.sharding.accumulation == Accumulation::kAuto) return CompileWhole(job);
-  SHALE_RETURN_IF_ERROR(BuildOtherGraphs(job, limits_, *sketch.graphs));
+  if (is_open && order.all.empty()) return CompileWhole(job);
+  SHALE_RETURN_IF_ERROR(BuildOthers(job, *sketch.graphs));
   SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
   // Weights that are packed again may fit where those that are packed once do not.
-  if (!sketch.fits && PacksOnce(sketch.train.step.program)) return CompileWhole(job);
+  if (!sketch.fits && (is_open || PacksOnce(sketch.train.step.program))) return CompileWhole(job);
+  if (!order.equal) return sketch;
+  Job decided = job;
+  for (const Accumulation other : order.all) {
+    if (other == sketch.options.accumulation) continue;
+    decided.sharding.accumulation = other;
+    const absl::StatusOr<Draft> draft = Sketch(decided);
+    if (draft.ok() && KeyOf(*draft) < KeyOf(sketch)) return CompileWhole(job);
+  }
   return sketch;
 }
 
 Predictor& Drafter::PredictorOf() {
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (predictor_ == nullptr) predictor_ = std::make_unique<Predictor>(*machine_.profile);
   return *predictor_;
 }

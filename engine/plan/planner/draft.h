@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -81,7 +84,8 @@ struct Draft {
   std::optional<StepTime> time;  // Once Drafter::TimeOf has predicted it. Goes when the programs change.
 };
 
-// Compiles a job, also with other settings. Not thread-safe. Borrows what it is created from.
+// Compiles a job, also with other settings. Any thread may call Sketch, Place, TimeOf and LeastSecondsOf, each with a
+// draft of its own. The others are not thread-safe. Borrows what it is created from.
 class Drafter {
  public:
   // `job_with` makes the variants of `job`; empty: WithOverrides (engine/api/job.h).
@@ -89,7 +93,7 @@ class Drafter {
 
   const Job& job() const { return job_; }
   const Machine& machine() const { return machine_; }
-  // Returns the machine's ops for this number of ranks.
+  // Returns the machine's ops for this number of ranks. Each thread has its own.
   const Ops& OpsOf(int64_t ranks);
 
   absl::StatusOr<Job> With(const std::vector<Override>& overrides) const;
@@ -138,9 +142,26 @@ class Drafter {
   // Returns the variant of a draft, with its seconds if the machine's speed is known.
   Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft);
   using CompilePart = absl::Status (*)(Draft& draft, const Ops& ops, const WorkLimits& limits);
+  // The accumulations of a job that leaves its own open, in such an order that the first that fits is the best of them.
+  // Empty if that order is not known before they are compiled.
+  struct AccumulationOrder {
+    std::vector<Accumulation> all;
+    // Whether all of them send the same. Then one that comes later may need a little less memory than the first.
+    bool equal = false;
+  };
+  // What is sent decides, and then memory (Compile). With one micro-batch a step all send the same, and differ in
+  // little but the order of their instructions; but NO_SYNC holds full gradients. Where no gradients are sharded, they
+  // all sum full gradients and reduce them once, and LAYERED keeps what backward needs of all micro-batches. Otherwise
+  // LAYERED sends least, because it gathers and reduces once a step, and SHARDED most. With four micro-batches this is
+  // so even though LAYERED reduces a tied embedding twice. Seconds, where they decide, have no such order.
+  AccumulationOrder OrderOf(const StepOptions& options) const;
+  // Builds the graphs beside that of training, if they were not built before.
+  absl::Status BuildOthers(const Job& job, JobGraphs& graphs);
   absl::StatusOr<Draft> CompileWhole(const Job& job);
-  // Returns the best of the accumulations that the job may take, each compiled by `compile`.
-  absl::StatusOr<Draft> CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile);
+  // Returns the best of the accumulations that the job may take, each compiled by `compile`. With `first_that_fits`
+  // compiles no others after the first that fits, where their order is known.
+  absl::StatusOr<Draft> CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile,
+                                    bool first_that_fits = false);
   absl::StatusOr<Draft> CompileAccumulation(const Draft& wanted, Accumulation accumulation, const Ops& ops,
                                             CompilePart compile);
 
@@ -148,7 +169,10 @@ class Drafter {
   const Machine& machine_;
   const WorkLimits& limits_;
   const JobWith job_with_;
-  std::map<int64_t, std::unique_ptr<Ops>> ops_;  // By the number of ranks.
+  // Guards the members below and the graphs that drafts share. Held while a graph is built, so that no other thread
+  // builds the same.
+  std::mutex mutex_;
+  std::map<std::pair<int64_t, std::thread::id>, std::unique_ptr<Ops>> ops_;  // By the number of ranks and the thread.
   // The graphs that were built, and what for. Most variants have the same.
   struct BuiltGraphs {
     GraphOptions options;
