@@ -183,6 +183,37 @@ auto KeyOf(const Draft& draft) {
                          draft.budget.Missing(cost.arena_bytes, cost.host_bytes), cost.arena_bytes);
 }
 
+// The accumulations of a job that leaves its own open, in such an order that the first that fits is the best of them by
+// KeyOf. Empty if that order is not known before they are compiled.
+//
+// With one micro-batch a step all send the same, and differ in little but the order of their instructions; but NO_SYNC
+// holds full gradients. Where no gradients are sharded, all sum full gradients and reduce them once, and LAYERED keeps
+// what backward needs of all micro-batches. Otherwise LAYERED sends least, because it gathers and reduces once a step,
+// and SHARDED most. With four micro-batches this is so even though LAYERED reduces a tied embedding twice.
+struct AccumulationOrder {
+  std::vector<Accumulation> all;
+  bool equal = false;  // All of them send the same. Then a later one may need a little less memory than the first.
+};
+
+AccumulationOrder OrderOf(const StepOptions& options) {
+  using enum Accumulation;
+  const bool sums_full = options.mesh.shard == 1 || options.strategy < Strategy::kZero2;
+  const bool in_backward = options.update == UpdateTime::kInBackward;
+  std::vector<Accumulation> all;
+  if (options.micro_batches == 1 || (sums_full && !in_backward)) {
+    all = {kSharded, kNoSync, kLayered};
+  } else if (options.micro_batches >= 4 && !sums_full) {
+    all = {kLayered, kNoSync, kSharded};
+  }
+  AccumulationOrder order{.equal = !all.empty() && all.front() == kSharded};
+  const std::vector<Accumulation> allowed = AccumulationsFor(options.gradient_shards);
+  std::copy_if(all.begin(), all.end(), std::back_inserter(order.all), [&](Accumulation accumulation) {
+    return std::find(allowed.begin(), allowed.end(), accumulation) != allowed.end() &&
+           CheckCombination(options.strategy, accumulation).ok();
+  });
+  return order;
+}
+
 Variant VariantOf(std::vector<Override> overrides, std::string caveat, const absl::StatusOr<Draft>& draft) {
   Variant variant{.overrides = std::move(overrides), .caveat = std::move(caveat), .status = draft.status()};
   if (!draft.ok()) return variant;
@@ -243,27 +274,6 @@ absl::StatusOr<Draft> Drafter::CompileAccumulation(const Draft& wanted, Accumula
   return draft;
 }
 
-Drafter::AccumulationOrder Drafter::OrderOf(const StepOptions& options) const {
-  using enum Accumulation;
-  const bool by_seconds = machine_.profile != nullptr && !machine_.profile->works().empty();
-  const bool sums_full = options.mesh.shard == 1 || options.strategy < Strategy::kZero2;
-  const bool in_backward = options.update == UpdateTime::kInBackward;
-  std::vector<Accumulation> all;
-  if (by_seconds) return {};
-  if (options.micro_batches == 1 || (sums_full && !in_backward)) {
-    all = {kSharded, kNoSync, kLayered};
-  } else if (options.micro_batches >= 4 && !sums_full) {
-    all = {kLayered, kNoSync, kSharded};
-  }
-  AccumulationOrder order{.equal = all.empty() || all.front() == kSharded};
-  const std::vector<Accumulation> allowed = AccumulationsFor(options.gradient_shards);
-  std::copy_if(all.begin(), all.end(), std::back_inserter(order.all), [&](Accumulation accumulation) {
-    return std::find(allowed.begin(), allowed.end(), accumulation) != allowed.end() &&
-           CheckCombination(options.strategy, accumulation).ok();
-  });
-  return order;
-}
-
 absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile,
                                            bool first_that_fits) {
   Draft wanted{.graphs = std::move(graphs)};
@@ -280,12 +290,20 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   std::vector<Variant> candidates;
   // Without measured works, all seconds are estimates.
   double least_known = machine_.profile != nullptr && !machine_.profile->works().empty() ? 1 : 0;
-  std::vector<Accumulation> all = {named};
+  std::vector<Accumulation> all = {named}, order;
   if (is_open) all = AccumulationsFor(wanted.options.gradient_shards);
-  const std::vector<Accumulation> order =
-      is_open && first_that_fits ? OrderOf(wanted.options).all : std::vector<Accumulation>();
-  if (!order.empty()) all = order;
+  if (is_open && first_that_fits) order = OrderOf(wanted.options).all;
+  double too_much = 0;  // By which LAYERED exceeds the budget at least.
+  if (!order.empty()) {
+    too_much = LeastLayeredBytes(wanted.graphs->train, wanted.options) - static_cast<double>(wanted.budget.bytes);
+    if (too_much > 0)
+      std::stable_partition(order.begin(), order.end(), [](auto a) { return a != Accumulation::kLayered; });
+    all = order;
+  }
   for (Accumulation accumulation : all) {
+    const auto missing = [&](const Cost& cost) { return wanted.budget.Missing(cost.arena_bytes, cost.host_bytes); };
+    const bool is_too_large = accumulation == Accumulation::kLayered && too_much > 0;
+    if (is_too_large && best && too_much > missing(drafts[*best].cost)) continue;
     absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops, compile);
     SHALE_RETURN_IF_ERROR(limits_.Check());
     // Once the seconds of one are hardly known, those of the others decide nothing.
@@ -299,9 +317,14 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
     if (!draft.ok()) continue;
     const size_t last = drafts.size();
     drafts.push_back(*std::move(draft));
-    if (!best || KeyOf(drafts[last]) < KeyOf(drafts[*best])) best = last;
-    if (drafts[last].time && (!fastest || drafts[last].time->seconds < drafts[*fastest].time->seconds)) fastest = last;
-    if (!order.empty() && drafts[last].fits) break;
+    // Of equals, the first in the order of the enum.
+    const auto key = [&](size_t i) { return std::make_pair(KeyOf(drafts[i]), drafts[i].options.accumulation); };
+    const auto seconds = [&](size_t i) {
+      return std::make_pair(drafts[i].time->seconds, drafts[i].options.accumulation);
+    };
+    if (!best || key(last) < key(*best)) best = last;
+    if (drafts[last].time && (!fastest || seconds(last) < seconds(*fastest))) fastest = last;
+    if (!order.empty() && drafts[last].fits && least_known < kCoveredShare) break;
   }
   if (!best) return candidates.front().status;
   const bool by_seconds = fastest && least_known >= kCoveredShare;
@@ -349,6 +372,9 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   if (is_open && order.all.empty()) return CompileWhole(job);
   SHALE_RETURN_IF_ERROR(BuildOthers(job, *sketch.graphs));
   SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
+  // Where seconds decide, they may be those of another one.
+  const bool is_measured = machine_.profile != nullptr && !machine_.profile->works().empty();
+  if (is_open && is_measured && TimeOf(job, sketch).known >= kCoveredShare) return CompileWhole(job);
   // Weights that are packed again may fit where those that are packed once do not.
   if (!sketch.fits && (is_open || PacksOnce(sketch.train.step.program))) return CompileWhole(job);
   if (!order.equal) return sketch;

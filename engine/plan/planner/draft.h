@@ -142,19 +142,6 @@ class Drafter {
   // Returns the variant of a draft, with its seconds if the machine's speed is known.
   Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft);
   using CompilePart = absl::Status (*)(Draft& draft, const Ops& ops, const WorkLimits& limits);
-  // The accumulations of a job that leaves its own open, in such an order that the first that fits is the best of them.
-  // Empty if that order is not known before they are compiled.
-  struct AccumulationOrder {
-    std::vector<Accumulation> all;
-    // Whether all of them send the same. Then one that comes later may need a little less memory than the first.
-    bool equal = false;
-  };
-  // What is sent decides, and then memory (Compile). With one micro-batch a step all send the same, and differ in
-  // little but the order of their instructions; but NO_SYNC holds full gradients. Where no gradients are sharded, they
-  // all sum full gradients and reduce them once, and LAYERED keeps what backward needs of all micro-batches. Otherwise
-  // LAYERED sends least, because it gathers and reduces once a step, and SHARDED most. With four micro-batches this is
-  // so even though LAYERED reduces a tied embedding twice. Seconds, where they decide, have no such order.
-  AccumulationOrder OrderOf(const StepOptions& options) const;
   // Builds the graphs beside that of training, if they were not built before.
   absl::Status BuildOthers(const Job& job, JobGraphs& graphs);
   absl::StatusOr<Draft> CompileWhole(const Job& job);
@@ -202,6 +189,11 @@ absl::Status CheckGraphSize(const Job& job, const WorkLimits& limits);
 // Checks an upper bound of the bytes that the program could hold at once. Call it before the program is compiled.
 // Returns ResourceExhausted, which names the fields to change.
 absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& options);
+
+// Returns bytes that the program of a step needs at least with LAYERED, whatever accumulation `options` has: what
+// backward finds of all micro-batches when the last unit begins, or a part of it. 0 if it is offloaded, or kept in
+// segments.
+double LeastLayeredBytes(const ModelGraph& graph, const StepOptions& options);
 
 // Returns InvalidArgument, which names the field, if a pattern of optimizer.no_decay matches no parameter, if one of
 // activation_checkpointing.recompute matches no activation that could be recomputed, or if one of memory.offload
