@@ -128,9 +128,11 @@ JobWith JobWithOf(const Flags& flags, const DataFacts& data) {
     for (const Override& setting : settings) overrides.push_back(setting.text());
     absl::StatusOr<Job> changed = LoadJob(flags.job, overrides);
     if (!changed.ok()) return changed;
-    ApplyDataFacts(data, *changed);
-    if (const absl::Status status = ValidateJob(*changed); !status.ok()) return status;
-    return changed;
+    Job applied = *changed;
+    ApplyDataFacts(data, applied);
+    if (applied == *changed) return changed;  // LoadJob has checked it.
+    if (const absl::Status status = ValidateJob(applied); !status.ok()) return status;
+    return applied;
   };
 }
 

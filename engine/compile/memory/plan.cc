@@ -138,7 +138,6 @@ absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPl
 }
 
 absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program) {
-  SHALE_RETURN_IF_ERROR(CheckStructure(program));
   const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
   SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> footprints, Footprints(program, lifetimes, {}));
   const auto largest = [&](MemoryKind memory) {

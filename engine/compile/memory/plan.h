@@ -62,7 +62,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPl
 
 // Gives every buffer bytes that it shares with none, and sets nothing but the addresses and the two lower bounds. Waits
 // that are derived from such a plan are those of the data alone: any plan of PlanMemory has these, and more where
-// buffers share bytes. Takes a small part of the time of PlanMemory, and returns the same errors.
+// buffers share bytes. Takes a small part of the time of PlanMemory. REQUIRES: CheckStructure (structure.h) accepts the
+// program.
 absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program);
 
 // The places of the items that a program's StepItemCopy instructions copy. Every iteration has a place of its own, so

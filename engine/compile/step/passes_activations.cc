@@ -38,16 +38,6 @@ bool WritesOver(Op& op, BufferId output, BufferId input) {
   return false;
 }
 
-// Returns, by buffer, the instructions that use it, ascending. One that uses it twice may stand there twice.
-std::vector<std::vector<InstructionId>> UsersOf(const StepProgram& program) {
-  std::vector<std::vector<InstructionId>> users(program.buffers.size());
-  for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
-    VisitInstruction(program.instructions[id], /*first_iteration=*/false,
-                     [&](absl::string_view, const Tensor& t, Access) { users[t.where.symbol].push_back(id); });
-  }
-  return users;
-}
-
 // The least number of visits from the last use in forward to the first use in backward. Between these two lie a visit
 // for each of the two copies, and one in which the tensor takes no room. If the two uses are in different loops, the
 // copies need no visits.
@@ -188,11 +178,16 @@ class Offloader {
 
 void WorkInPlace(StepProgram& program) {
   std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
-  std::vector<std::vector<InstructionId>> users = UsersOf(program);
+  // By buffer that was merged: the other one. No instruction uses it before the one that merged it.
+  std::vector<BufferId> merged_into(program.buffers.size(), -1);
   std::vector<BufferId> dying, born;
   for (const Loop& loop : program.loops) {
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
-      Op* op = std::get_if<Op>(&program.instructions[id].action);
+      Instruction& instruction = program.instructions[id];
+      ChangeOperands(instruction, [&](Tensor& t) {
+        if (merged_into[t.where.symbol] >= 0) t.where.symbol = merged_into[t.where.symbol];
+      });
+      Op* op = std::get_if<Op>(&instruction.action);
       if (op == nullptr) continue;
       dying.clear();
       born.clear();
@@ -216,8 +211,8 @@ void WorkInPlace(StepProgram& program) {
             shared.name = program.buffers[output].name;
             shared.category = program.buffers[output].category;
           }
-          for (InstructionId user : users[output]) RenameBuffer(program.instructions[user], output, input);
-          users[input].insert(users[input].end(), users[output].begin(), users[output].end());
+          RenameBuffer(instruction, output, input);
+          merged_into[output] = input;
           input = -1;  // Taken: no other output may use it.
           break;
         }

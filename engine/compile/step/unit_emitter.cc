@@ -1,7 +1,6 @@
 #include "engine/compile/step/unit_emitter.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "engine/strings/pattern.h"
@@ -86,6 +85,12 @@ std::vector<bool> ReadOfForward(const UnitGraph& unit, const std::vector<bool>& 
   if (last_unit) read.assign(read.size(), true);
   for (const Node& node : unit.forward) VisitReads(node.op, [&](ValueId id) { read[id] = true; });
   return read;
+}
+
+// Returns whether the unit has ops for which WithoutUnread asks what is read.
+bool Quantizes(const UnitGraph& unit) {
+  return std::any_of(unit.forward.begin(), unit.forward.end(),
+                     [](const Node& node) { return node.op.Is<QuantizeFloat8>(); });
 }
 
 // Returns the op without an fp8 matrix that nobody reads. QuantizeFloat8 writes a matrix as it lies, transposed, or
@@ -271,7 +276,8 @@ void UnitEmitter::Emit(VisitWork work) {
 }
 
 void UnitEmitter::EmitForward() {
-  const std::vector<bool> read = ReadOfForward(unit_, buffers_.kept(), last_unit_);
+  std::vector<bool> read;
+  if (Quantizes(unit_)) read = ReadOfForward(unit_, buffers_.kept(), last_unit_);
   for (const Node& node : unit_.forward) EmitNode(WithoutUnread(node.op, read), Phase::kForward);
 }
 
@@ -279,7 +285,8 @@ void UnitEmitter::EmitForward() {
 // as in forward.
 void UnitEmitter::EmitForwardAgain() {
   const std::vector<bool> runs = NodesToRunAgain(unit_, buffers_.kept());
-  const std::vector<bool> read = ReadOfForward(unit_, buffers_.kept(), last_unit_);
+  std::vector<bool> read;
+  if (Quantizes(unit_)) read = ReadOfForward(unit_, buffers_.kept(), last_unit_);
   for (size_t node = 0; node < runs.size(); ++node) {
     if (runs[node]) EmitNode(WithoutUnread(unit_.forward[node].op, read), Phase::kRecompute);
   }
@@ -288,7 +295,7 @@ void UnitEmitter::EmitForwardAgain() {
 void UnitEmitter::EmitBackward() {
   if (!last_unit_) {
     available_ = AvailableAtStartOfBackward(unit_, buffers_.kept());
-    read_in_backward_ = ReadInBackward(unit_, buffers_.kept());
+    if (Quantizes(unit_)) read_in_backward_ = ReadInBackward(unit_, buffers_.kept());
     rerun_done_.assign(unit_.forward.size(), false);
     bound_.assign(unit_.values.size(), Tensor());
   }
@@ -345,13 +352,13 @@ void UnitEmitter::Rerun(int node) {
 
 std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
                                 VisitWork work) {
-  std::set<GroupId> groups;
+  std::vector<bool> reads(model.groups.size(), false);
   std::vector<bool> available = AvailableAtStartOfBackward(unit, kept), rerun_done(unit.forward.size(), false);
   const std::function<void(const Op&, bool)> visit = [&](const Op& op, bool recompute) {
     VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
       if (!t.present() || access != Access::kRead) return;
       const Value& value = unit.values[t.where.symbol];
-      if (value.role == ValueRole::kParameter) groups.insert(model.parameters[value.parameter].group);
+      if (value.role == ValueRole::kParameter) reads[model.parameters[value.parameter].group] = true;
       if (!recompute) return;
       EnsureAvailable(unit, available, rerun_done, t.where.symbol,
                       [&](int node) { visit(RerunOp(unit, available, node), true); });
@@ -369,7 +376,11 @@ std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, 
   if (HasBackward(work)) {
     for (const Node& node : unit.backward) visit(node.op, true);
   }
-  return {groups.begin(), groups.end()};
+  std::vector<GroupId> groups;
+  for (GroupId group = 0; group < std::ssize(reads); ++group) {
+    if (reads[group]) groups.push_back(group);
+  }
+  return groups;
 }
 
 }  // namespace shale

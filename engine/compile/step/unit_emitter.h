@@ -87,7 +87,8 @@ class UnitEmitter {
   std::vector<Tensor> bound_;           // By value: its tensor in this iteration, once it is bound.
   std::vector<bool> available_;         // By value: whether its contents are complete.
   std::vector<bool> rerun_done_;        // By forward node: whether backward needs no further rerun of it.
-  std::vector<bool> read_in_backward_;  // By value: whether backward reads it, directly or to recompute others.
+  // By value: whether backward reads it, directly or to recompute others. Set in units that quantize.
+  std::vector<bool> read_in_backward_;
 };
 
 // Returns the groups whose parameters the unit reads in a visit that does `work`. `kept`: the activations that its

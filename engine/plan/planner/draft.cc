@@ -194,6 +194,37 @@ auto KeyOf(const Draft& draft) {
                          draft.fits && draft.options.micro_batches == 1 ? 0 : cost.arena_bytes);
 }
 
+// The accumulations of a job that leaves its own open, in such an order that the first that fits is the best of them by
+// KeyOf. Empty if that order is not known before they are compiled.
+//
+// With one micro-batch a step all send the same, and differ in little but the order of their instructions; but NO_SYNC
+// holds full gradients. Where no gradients are sharded, all sum full gradients and reduce them once, and LAYERED keeps
+// what backward needs of all micro-batches. Otherwise LAYERED sends least, because it gathers and reduces once a step,
+// and SHARDED most. With four micro-batches this is so even though LAYERED reduces a tied embedding twice.
+struct AccumulationOrder {
+  std::vector<Accumulation> all;
+  bool equal = false;  // All of them send the same. Then a later one may need a little less memory than the first.
+};
+
+AccumulationOrder OrderOf(const StepOptions& options) {
+  using enum Accumulation;
+  const bool sums_full = options.mesh.shard == 1 || options.strategy < Strategy::kZero2;
+  const bool in_backward = options.update == UpdateTime::kInBackward;
+  std::vector<Accumulation> all;
+  if (options.micro_batches == 1 || (sums_full && !in_backward)) {
+    all = {kSharded, kNoSync, kLayered};
+  } else if (options.micro_batches >= 4 && !sums_full) {
+    all = {kLayered, kNoSync, kSharded};
+  }
+  AccumulationOrder order{.equal = !all.empty() && all.front() == kSharded};
+  const std::vector<Accumulation> allowed = AccumulationsFor(options.gradient_shards);
+  std::copy_if(all.begin(), all.end(), std::back_inserter(order.all), [&](Accumulation accumulation) {
+    return std::find(allowed.begin(), allowed.end(), accumulation) != allowed.end() &&
+           CheckCombination(options.strategy, accumulation).ok();
+  });
+  return order;
+}
+
 Variant VariantOf(std::vector<Override> overrides, std::string caveat, const absl::StatusOr<Draft>& draft) {
   Variant variant{.overrides = std::move(overrides), .caveat = std::move(caveat), .status = draft.status()};
   if (!draft.ok()) return variant;
@@ -209,7 +240,8 @@ Drafter::Drafter(const Job& job, const Machine& machine, const WorkLimits& limit
     : job_(job), machine_(machine), limits_(limits), job_with_(std::move(job_with)) {}
 
 const Ops& Drafter::OpsOf(int64_t ranks) {
-  std::unique_ptr<Ops>& ops = ops_[ranks];
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_ptr<Ops>& ops = ops_[{ranks, std::this_thread::get_id()}];
   if (ops == nullptr) ops = machine_.create_ops(ranks);
   return *ops;
 }
@@ -228,6 +260,7 @@ absl::StatusOr<std::shared_ptr<JobGraphs>> Drafter::GraphsOf(const Job& job) {
                                                    "; the machine has room for at most ", machine_.most_ranks));
   }
   const GraphOptions options = GraphOptionsFor(job, GraphMode::kTraining);
+  const std::lock_guard<std::mutex> lock(mutex_);
   for (const BuiltGraphs& built : graphs_) {
     if (built.options == options && built.model == job.model) return built.graphs;
   }
@@ -258,10 +291,14 @@ absl::StatusOr<Draft> Drafter::CompileAccumulation(const Draft& wanted, Accumula
   return draft;
 }
 
-absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile) {
+absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile,
+                                           bool first_that_fits) {
   Draft wanted{.graphs = std::move(graphs)};
   wanted.options = StepOptionsFor(job);
-  SHALE_ASSIGN_OR_RETURN(wanted.budget, BudgetOf(job, machine_.default_budget));
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    SHALE_ASSIGN_OR_RETURN(wanted.budget, BudgetOf(job, machine_.default_budget));
+  }
   const Ops& ops = OpsOf(job.sharding.ranks);
   const Accumulation named = wanted.options.accumulation;
   const bool is_open = named == Accumulation::kAuto;
@@ -270,7 +307,20 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   std::vector<Variant> candidates;
   // Without measured works, all seconds are estimates.
   double least_known = machine_.profile != nullptr && !machine_.profile->works().empty() ? 1 : 0;
-  for (Accumulation accumulation : is_open ? AccumulationsFor(wanted.options.gradient_shards) : std::vector{named}) {
+  std::vector<Accumulation> all = {named}, order;
+  if (is_open) all = AccumulationsFor(wanted.options.gradient_shards);
+  if (is_open && first_that_fits) order = OrderOf(wanted.options).all;
+  double too_much = 0;  // By which LAYERED exceeds the budget at least.
+  if (!order.empty()) {
+    too_much = LeastLayeredBytes(wanted.graphs->train, wanted.options) - static_cast<double>(wanted.budget.bytes);
+    if (too_much > 0)
+      std::stable_partition(order.begin(), order.end(), [](auto a) { return a != Accumulation::kLayered; });
+    all = order;
+  }
+  for (Accumulation accumulation : all) {
+    const auto missing = [&](const Cost& cost) { return wanted.budget.Missing(cost.arena_bytes, cost.host_bytes); };
+    const bool is_too_large = accumulation == Accumulation::kLayered && too_much > 0;
+    if (is_too_large && best && too_much > missing(drafts[*best].cost)) continue;
     absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops, compile);
     SHALE_RETURN_IF_ERROR(limits_.Check());
     // Once the seconds of one are hardly known, those of the others decide nothing.
@@ -284,8 +334,14 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
     if (!draft.ok()) continue;
     const size_t last = drafts.size();
     drafts.push_back(*std::move(draft));
-    if (!best || KeyOf(drafts[last]) < KeyOf(drafts[*best])) best = last;
-    if (drafts[last].time && (!fastest || drafts[last].time->seconds < drafts[*fastest].time->seconds)) fastest = last;
+    // Of equals, the first in the order of the enum.
+    const auto key = [&](size_t i) { return std::make_pair(KeyOf(drafts[i]), drafts[i].options.accumulation); };
+    const auto seconds = [&](size_t i) {
+      return std::make_pair(drafts[i].time->seconds, drafts[i].options.accumulation);
+    };
+    if (!best || key(last) < key(*best)) best = last;
+    if (drafts[last].time && (!fastest || seconds(last) < seconds(*fastest))) fastest = last;
+    if (!order.empty() && drafts[last].fits && least_known < kCoveredShare) break;
   }
   if (!best) return candidates.front().status;
   const bool by_seconds = fastest && least_known >= kCoveredShare;
@@ -314,26 +370,45 @@ absl::StatusOr<Draft> Drafter::Compile(const std::vector<Override>& overrides) {
 absl::StatusOr<Draft> Drafter::Sketch(const Job& job) {
   SHALE_RETURN_IF_ERROR(limits_.Check());
   SHALE_ASSIGN_OR_RETURN(std::shared_ptr<JobGraphs> graphs, GraphsOf(job));
-  return CompileBest(job, std::move(graphs), CompileTraining);
+  return CompileBest(job, std::move(graphs), CompileTraining, /*first_that_fits=*/true);
+}
+
+absl::Status Drafter::BuildOthers(const Job& job, JobGraphs& graphs) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return BuildOtherGraphs(job, limits_, graphs);
 }
 
 absl::StatusOr<Draft> Drafter::CompileWhole(const Job& job) {
   SHALE_ASSIGN_OR_RETURN(std::shared_ptr<JobGraphs> graphs, GraphsOf(job));
-  SHALE_RETURN_IF_ERROR(BuildOtherGraphs(job, limits_, *graphs));
+  SHALE_RETURN_IF_ERROR(BuildOthers(job, *graphs));
   return CompileBest(job, std::move(graphs), CompilePrograms);
 }
 
 absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
+  const bool is_open = job.sharding.accumulation == Accumulation::kAuto;
+  const AccumulationOrder order = is_open ? OrderOf(sketch.options) : AccumulationOrder();
   // The accumulation that is best by its least bytes need not be best by those of its plan.
-  if (job.sharding.accumulation == Accumulation::kAuto) return CompileWhole(job);
-  SHALE_RETURN_IF_ERROR(BuildOtherGraphs(job, limits_, *sketch.graphs));
+  if (is_open && order.all.empty()) return CompileWhole(job);
+  SHALE_RETURN_IF_ERROR(BuildOthers(job, *sketch.graphs));
   SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
+  // Where seconds decide, they may be those of another one.
+  const bool is_measured = machine_.profile != nullptr && !machine_.profile->works().empty();
+  if (is_open && is_measured && TimeOf(job, sketch).known >= kCoveredShare) return CompileWhole(job);
   // Weights that every micro-batch quantizes or packs may fit where those that are kept do not.
-  if (!sketch.fits && PreparesOnce(sketch.train.step.program)) return CompileWhole(job);
+  if (!sketch.fits && (is_open || PreparesOnce(sketch.train.step.program))) return CompileWhole(job);
+  if (!order.equal) return sketch;
+  Job decided = job;
+  for (const Accumulation other : order.all) {
+    if (other == sketch.options.accumulation) continue;
+    decided.sharding.accumulation = other;
+    const absl::StatusOr<Draft> draft = Sketch(decided);
+    if (draft.ok() && KeyOf(*draft) < KeyOf(sketch)) return CompileWhole(job);
+  }
   return sketch;
 }
 
 Predictor& Drafter::PredictorOf() {
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (predictor_ == nullptr) predictor_ = std::make_unique<Predictor>(*machine_.profile);
   return *predictor_;
 }

@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -82,7 +85,8 @@ struct Draft {
   std::optional<StepTime> time;  // Once Drafter::TimeOf has predicted it. Goes when the programs change.
 };
 
-// Compiles a job, also with other settings. Not thread-safe. Borrows what it is created from.
+// Compiles a job, also with other settings. Any thread may call Sketch, Place, TimeOf and LeastSecondsOf, each with a
+// draft of its own. The others are not thread-safe. Borrows what it is created from.
 class Drafter {
  public:
   // `job_with` makes the variants of `job`; empty: WithOverrides (engine/api/job.h).
@@ -90,7 +94,7 @@ class Drafter {
 
   const Job& job() const { return job_; }
   const Machine& machine() const { return machine_; }
-  // Returns the machine's ops for this number of ranks.
+  // Returns the machine's ops for this number of ranks. Each thread has its own.
   const Ops& OpsOf(int64_t ranks);
 
   absl::StatusOr<Job> With(const std::vector<Override>& overrides) const;
@@ -139,9 +143,13 @@ class Drafter {
   // Returns the variant of a draft, with its seconds if the machine's speed is known.
   Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft);
   using CompilePart = absl::Status (*)(Draft& draft, const Ops& ops, const WorkLimits& limits);
+  // Builds the graphs beside that of training, if they were not built before.
+  absl::Status BuildOthers(const Job& job, JobGraphs& graphs);
   absl::StatusOr<Draft> CompileWhole(const Job& job);
-  // Returns the best of the accumulations that the job may take, each compiled by `compile`.
-  absl::StatusOr<Draft> CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile);
+  // Returns the best of the accumulations that the job may take, each compiled by `compile`. With `first_that_fits`
+  // compiles no others after the first that fits, where their order is known.
+  absl::StatusOr<Draft> CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile,
+                                    bool first_that_fits = false);
   absl::StatusOr<Draft> CompileAccumulation(const Draft& wanted, Accumulation accumulation, const Ops& ops,
                                             CompilePart compile);
 
@@ -149,7 +157,10 @@ class Drafter {
   const Machine& machine_;
   const WorkLimits& limits_;
   const JobWith job_with_;
-  std::map<int64_t, std::unique_ptr<Ops>> ops_;  // By the number of ranks.
+  // Guards the members below and the graphs that drafts share. Held while a graph is built, so that no other thread
+  // builds the same.
+  std::mutex mutex_;
+  std::map<std::pair<int64_t, std::thread::id>, std::unique_ptr<Ops>> ops_;  // By the number of ranks and the thread.
   // The graphs that were built, and what for. Most variants have the same.
   struct BuiltGraphs {
     GraphOptions options;
@@ -179,6 +190,11 @@ absl::Status CheckGraphSize(const Job& job, const WorkLimits& limits);
 // Checks an upper bound of the bytes that the program could hold at once. Call it before the program is compiled.
 // Returns ResourceExhausted, which names the fields to change.
 absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& options);
+
+// Returns bytes that the program of a step needs at least with LAYERED, whatever accumulation `options` has: what
+// backward finds of all micro-batches when the last unit begins, or a part of it. 0 if it is offloaded, or kept in
+// segments.
+double LeastLayeredBytes(const ModelGraph& graph, const StepOptions& options);
 
 // Returns InvalidArgument, which names the field, if a pattern of optimizer.no_decay matches no parameter, if one of
 // activation_checkpointing.recompute matches no activation that could be recomputed, or if one of memory.offload

@@ -106,6 +106,30 @@ absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& option
       std::string(ToString(options.accumulation)), options.micro_batches, bytes));
 }
 
+double LeastLayeredBytes(const ModelGraph& graph, const StepOptions& options) {
+  const ActivationOptions& activations = options.activations;
+  if (!activations.offload.empty() || activations.segment_blocks != 1) return 0;
+  const bool keeps_all = activations.preset == CheckpointingPreset::kNone && activations.patterns.empty();
+  double bytes = 0;
+  for (size_t u = 1; u < graph.units.size(); ++u) {
+    const UnitGraph& unit = graph.units[u];
+    const bool is_last = u + 1 == graph.units.size();
+    std::vector<bool> found(unit.values.size(), false);
+    for (const Node& node : unit.backward) {
+      VisitOperands(node.op, [&](absl::string_view, const Tensor& t, Access access) {
+        if (t.present() && access == Access::kRead) found[t.where.symbol] = true;
+      });
+    }
+    for (ValueId id = 0; id < std::ssize(unit.values); ++id) {
+      const bool is_input = id == unit.input && (found[id] || is_last);
+      const bool is_kept =
+          keeps_all && !is_last && found[id] && id != unit.output && unit.values[id].role == ValueRole::kActivation;
+      if (is_input || is_kept) bytes += static_cast<double>(unit.values[id].tensor.extent_bytes());
+    }
+  }
+  return bytes * static_cast<double>(options.micro_batches);
+}
+
 absl::Status CheckPatterns(const Job& job, const ModelGraph& model, const WorkLimits& limits) {
   std::vector<std::string> parameters;
   for (const Parameter& parameter : model.parameters) parameters.push_back(parameter.name);

@@ -1,6 +1,7 @@
 #include "engine/plan/search/search.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,7 @@ class Searcher {
     SHALE_RETURN_IF_ERROR(ways_.error());
     if (!best.fits()) return NothingFits(ways_.Exact(best));
     SearchResult result{.best = best.variant, .own = own.variant, .budget = ways_.budget()};
+    PrepareChoices(best);
     for (size_t option = 0; option < SearchedOptions().size(); ++option) {
       if (ways_.MayChange(option)) result.choices.push_back(ChoiceOf(best, option));
     }
@@ -97,7 +99,9 @@ class Searcher {
   // the accumulation open, each way has the one that the planner takes: it depends on all three.
   void BestStrategy(Way& best) {
     const Choices base = best.choices;
-    for (const Settings& settings : ways_.SettingsOf(best, kStrategy)) {
+    const std::vector<Settings> all = ways_.SettingsOf(best, kStrategy);
+    Prepare(base, kStrategy, all, Depth::kTimedIfFits);
+    for (const Settings& settings : all) {
       Way way = ways_.Timed(ways_.Sketch(With(base, kStrategy, settings)));
       if (!way.variant.status.ok()) continue;
       BestMicroBatchAndCheckpointing(way);
@@ -109,7 +113,9 @@ class Searcher {
   Way Least(Way way) {
     for (size_t option = 0; option < SearchedOptions().size(); ++option) {
       const Choices base = way.choices;
-      for (const Settings& settings : ways_.SettingsOf(way, option)) {
+      const std::vector<Settings> all = ways_.SettingsOf(way, option);
+      Prepare(base, option, all, Depth::kSketched);
+      for (const Settings& settings : all) {
         const Way& tried = ways_.Sketch(With(base, option, settings));
         const auto bytes = [](const Way& w) { return std::make_pair(w.missing_bytes, w.variant.cost.arena_bytes); };
         if (tried.variant.status.ok() && bytes(tried) < bytes(way)) way = tried;
@@ -134,7 +140,9 @@ class Searcher {
     const Choices base = best.choices;
     const bool first_that_fits = (SearchedOptions()[option]->flags & kFasterWithMemory) != 0;
     double fastest = 0;  // Of the first that fits.
-    for (const Settings& settings : ways_.SettingsOf(best, option)) {
+    const std::vector<Settings> all = ways_.SettingsOf(best, option);
+    Prepare(base, option, all, first_that_fits ? Depth::kTimedIfFits : Depth::kSketched);
+    for (const Settings& settings : all) {
       const Choices choices = With(base, option, settings);
       improved |= Take(choices, best);
       const Way& tried = ways_.Sketch(choices);
@@ -158,31 +166,65 @@ class Searcher {
     const std::vector<Settings> all = ways_.SettingsOf(base, kCheckpointing);
     if (micro_batches.empty()) return BestOf(kCheckpointing, best);
     if (all.empty()) return BestOf(kMicroBatch, best);
-    bool improved = false;
+    const int64_t count = std::ssize(micro_batches);
+    std::vector<WayOf> searches;
     for (const Settings& checkpointing : all) {
-      const Choices with = With(base.choices, kCheckpointing, checkpointing);
-      const auto in = [&](size_t micro_batch) { return With(with, kMicroBatch, micro_batches[micro_batch]); };
-      const size_t fits = FirstThatFits(in, micro_batches.size());
-      for (size_t i = fits; i < std::min(fits + 2, micro_batches.size()); ++i) improved |= Take(in(i), best);
+      searches.push_back([&, with = With(base.choices, kCheckpointing, checkpointing)](int64_t micro_batch) {
+        return With(with, kMicroBatch, micro_batches[micro_batch]);
+      });
+    }
+    // The bytes fall from micro-batch to micro-batch, but for LAYERED.
+    const Halves whole{.too_large = -1, .fits = count, .round = 1};
+    PrepareSearches(whole, searches);
+    bool improved = false;
+    for (size_t s = 0; s < all.size(); ++s) {
+      Halves halves = whole;
+      while (halves.open()) halves.Go(ways_.Sketch(searches[s](halves.middle())).fits());
+      for (int64_t i = halves.fits; i < std::min(halves.fits + 2, count); ++i) improved |= Take(searches[s](i), best);
       // Nothing is recomputed with the largest micro-batch: no other checkpointing is faster.
-      if (fits == 0 && checkpointing.front().value == "NONE") break;
+      if (halves.fits == 0 && all[s].front().value == "NONE") break;
     }
     return improved;
   }
 
-  // Returns the first of `count` ways that fits, or `count`. The bytes fall from way to way, but for LAYERED.
-  template <class In>
-  size_t FirstThatFits(const In& in, size_t count) {
-    size_t too_large = 0, fits = count;
-    while (too_large < fits) {
-      const size_t middle = (too_large + fits) / 2;
-      if (ways_.Sketch(in(middle)).fits()) {
-        fits = middle;
-      } else {
-        too_large = middle + 1;
+  // Returns the choices of a way by its number.
+  using WayOf = std::function<Choices(int64_t)>;
+
+  // A search by halves for the first of some ways that fits. The way before the first may be known not to fit, and the
+  // one after the last is taken to fit.
+  struct Halves {
+    int64_t too_large = 0, fits = 0;
+    int64_t round = 0;  // 1: the middle of an even number of ways is the later one.
+    bool open() const { return fits - too_large > 1; }
+    int64_t middle() const { return too_large + (fits - too_large + round) / 2; }
+    void Go(bool middle_fits) { (middle_fits ? fits : too_large) = middle(); }
+  };
+
+  // Sketches what these searches will ask for, side by side, and the first ways that fit.
+  void PrepareSearches(const Halves& halves, const std::vector<WayOf>& searches) {
+    if (!ways_.has_threads()) return;
+    std::vector<Halves> at(searches.size(), halves);
+    const auto prepare = [&](auto&& number_of) {
+      std::vector<Choices> ways;
+      for (size_t s = 0; s < searches.size(); ++s) {
+        if (const int64_t number = number_of(at[s]); number >= 0) ways.push_back(searches[s](number));
+      }
+      ways_.Prepare(ways, Depth::kSketched);
+      return !ways.empty();
+    };
+    while (prepare([](const Halves& one) { return one.open() ? one.middle() : -1; })) {
+      for (size_t s = 0; s < searches.size(); ++s) {
+        if (at[s].open()) at[s].Go(ways_.SketchFits(searches[s](at[s].middle())));
       }
     }
-    return fits;
+    prepare([&](const Halves& one) { return one.fits < halves.fits ? one.fits : -1; });
+  }
+
+  // Begins to make the ways with these settings of an option.
+  void Prepare(const Choices& base, size_t option, const std::vector<Settings>& all, Depth depth) {
+    std::vector<Choices> ways;
+    for (const Settings& settings : all) ways.push_back(With(base, option, settings));
+    ways_.Prepare(ways, depth);
   }
 
   // Applies the best presets to as few blocks as fit, with the micro-batch of `way` and with the next larger one.
@@ -190,36 +232,35 @@ class Searcher {
     if (!ways_.MayChange(kCheckpointing)) return;
     for (const Choices& base : {way.choices, WithMicroBatch(way, /*larger=*/true)}) {
       std::vector<Way> presets;
-      for (const Settings& settings : ways_.SettingsOf(way, kCheckpointing)) {
+      const std::vector<Settings> all = ways_.SettingsOf(way, kCheckpointing);
+      Prepare(base, kCheckpointing, all, Depth::kTimedIfFits);
+      for (const Settings& settings : all) {
         const Way& tried = ways_.Timed(ways_.Sketch(With(base, kCheckpointing, settings)));
         if (tried.fits()) presets.push_back(tried);
         if (tried.fits() && settings.front().value == "NONE") break;
       }
       std::sort(presets.begin(), presets.end(), Better);
       if (presets.size() > kPresetsInFewerBlocks) presets.resize(kPresetsInFewerBlocks);
-      for (const Way& preset : presets) InFewestBlocks(preset, best);
+      std::vector<WayOf> searches;
+      for (const Way& preset : presets) {
+        const std::string name = preset.choices.at(kCheckpointing).front().value;
+        if (name == "NONE") continue;
+        searches.push_back([this, name, choices = preset.choices](int64_t blocks) {
+          return With(choices, kCheckpointing, CheckpointingOf(name, {{"first_layers", absl::StrCat(blocks)}}));
+        });
+      }
+      const int64_t layers = Layers(query_.job.model);
+      PrepareSearches({.too_large = 0, .fits = layers}, searches);
+      for (const WayOf& in : searches) TakeFewest(layers, in, best);
     }
-  }
-
-  void InFewestBlocks(const Way& way, Way& best) {
-    const std::string preset = way.choices.at(kCheckpointing).front().value;
-    if (preset == "NONE") return;
-    const auto in = [&](int64_t blocks) {
-      return With(way.choices, kCheckpointing, CheckpointingOf(preset, {{"first_layers", absl::StrCat(blocks)}}));
-    };
-    TakeFewest(Layers(query_.job.model), in, best);
   }
 
   // Takes the way of the smallest number in [1, most] with which the job fits, or one of the two after it if only its
   // plan shows that it does not fit.
-  template <class In>
-  void TakeFewest(int64_t most, const In& in, Way& best) {
-    int64_t too_few = 0, fits = most;
-    while (fits - too_few > 1) {
-      const int64_t middle = too_few + (fits - too_few) / 2;
-      (ways_.Sketch(in(middle)).fits() ? fits : too_few) = middle;
-    }
-    for (int64_t n = fits; n <= std::min(fits + 2, most); ++n) {
+  void TakeFewest(int64_t most, const WayOf& in, Way& best) {
+    Halves halves{.too_large = 0, .fits = most};
+    while (halves.open()) halves.Go(ways_.Sketch(in(halves.middle())).fits());
+    for (int64_t n = halves.fits; n <= std::min(halves.fits + 2, most); ++n) {
       Take(in(n), best);
       if (ways_.Exact(ways_.Sketch(in(n))).fits()) return;
     }
@@ -251,6 +292,9 @@ class Searcher {
       return With(all_kept.choices, kCheckpointing, CheckpointingOf("NONE", {{"recompute", list}}));
     };
     const Cost& kept = all_kept.variant.cost;
+    std::vector<Choices> singles;
+    for (const auto& [name, tensors] : all_kept.kept) singles.push_back(recomputing({absl::StrCat("*.", name)}));
+    ways_.Prepare(singles, Depth::kTimed);
     std::vector<std::pair<double, std::string>> by_cost;  // Seconds for each byte, and the name.
     for (const auto& [name, tensors] : all_kept.kept) {
       const Variant& one = ways_.Sketch(recomputing({absl::StrCat("*.", name)}), /*timed=*/true).variant;
@@ -263,6 +307,9 @@ class Searcher {
       for (int64_t i = 0; i < count; ++i) patterns.push_back(absl::StrCat("*.", by_cost[i].second));
       return patterns;
     };
+    std::vector<Choices> counts;
+    for (int64_t n = 1; n <= std::ssize(by_cost); ++n) counts.push_back(recomputing(first(n)));
+    ways_.Prepare(counts, Depth::kSketched);
     int64_t count = 1;
     while (count <= std::ssize(by_cost) && !ways_.Sketch(recomputing(first(count))).fits()) ++count;
     if (count > std::ssize(by_cost)) return;
@@ -288,6 +335,17 @@ class Searcher {
       if (std::find(own.begin(), own.end(), setting) != own.end()) taken.push_back(setting);
     }
     return taken;
+  }
+
+  // Begins to make what ChoiceOf asks for.
+  void PrepareChoices(const Way& best) {
+    std::vector<Choices> ways;
+    for (size_t option = 0; option < SearchedOptions().size(); ++option) {
+      for (const Settings& settings : ways_.SettingsOf(best, option)) {
+        ways.push_back(With(best.choices, option, settings));
+      }
+    }
+    ways_.Prepare(ways, Depth::kTimedIfFits);
   }
 
   SearchChoice ChoiceOf(const Way& best, size_t option) {
@@ -343,6 +401,18 @@ class Searcher {
     return best;
   }
 
+  // Begins to plan what is the front by the bounds.
+  void PrepareFront(const std::vector<BoundedWay>& all) {
+    std::vector<Choices> ways;
+    int64_t bytes = kNoBudget;
+    for (const auto& [bound, way] : all) {
+      if (bound.second > bytes) continue;
+      ways.push_back(way->choices);
+      bytes = bound.second - 1;
+    }
+    ways_.Prepare(ways, Depth::kPlaced);
+  }
+
   // Returns the ways that no other beats in both seconds and bytes, from the fastest on: each is the fastest of those
   // that need less than the one before it. Leaves out those whose neighbors' times differ least, if there are many.
   std::vector<Variant> Front() {
@@ -351,6 +421,7 @@ class Searcher {
       if (way.fits()) all.push_back({CostOf(way), &way});
     }
     std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    PrepareFront(all);
     std::vector<Variant> front;
     int64_t bytes = kNoBudget;
     while (const Way* fastest = FastestWithin(bytes, all)) {

@@ -30,6 +30,7 @@ struct SearchQuery {
   JobWith job_with = nullptr;            // As in Drafter. Empty: sets the fields of `job`.
   DraftSeconds seconds = nullptr;        // Empty: predicted for the machine (Machine::profile).
   int most_plans = 400;                  // After so many ways the search ends with the best one.
+  int most_threads = 8;                  // That plan ways side by side, the caller's included. Changes no result.
 };
 
 // A field that the search decided.

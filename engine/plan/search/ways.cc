@@ -1,17 +1,25 @@
 #include "engine/plan/search/ways.h"
 
 #include <algorithm>
-#include <set>
+#include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "engine/compile/memory/plan.h"
 #include "kernels/check.h"
+#include "kernels/hardware_threads.h"
 
 namespace shale::internal {
 namespace {
 
 // What fits by its least bytes, but needs all but this share of the budget, is placed to know it.
 constexpr int64_t kNearBudget = 200;
+// The most instructions of the drafts that are kept. They take some 300 MB.
+constexpr int64_t kMostInstructions = int64_t{1} << 17;
+
+int64_t InstructionsOf(const MadeDraft& made) {
+  return made.draft.ok() ? std::ssize(made.draft->train.step.program.instructions) : 0;
+}
 
 std::vector<const Option*> OptionsInOrder() {
   std::vector<const Option*> all;
@@ -58,7 +66,11 @@ size_t PositionOf(absl::string_view path) {
 }
 
 Ways::Ways(const SearchQuery& query, const WorkLimits& limits)
-    : query_(query), limits_(limits), drafter_(query.job, query.machine, limits, query.job_with) {}
+    : query_(query),
+      limits_(limits),
+      drafter_(query.job, query.machine, limits, query.job_with),
+      ahead_(std::min<int64_t>(query.most_threads, HardwareThreads()) - 1,
+             [this](const Job& job, Depth depth, MadeDraft& made) { Make(job, depth, made); }) {}
 
 bool Ways::MayChange(size_t option) const {
   const std::vector<std::string>& fields = query_.fields;
@@ -109,12 +121,11 @@ const Way& Ways::Own() {
   Way& way = tried_[""];
   if (plans_ > 0) return way;
   ++plans_;
-  absl::StatusOr<Draft> draft = drafter_.Compile();
-  way.variant.status = draft.status();
-  if (!draft.ok()) return way;
-  Take(*draft, way);
-  way.exact = true;
-  Time(*draft, way);
+  MadeDraft made{.draft = drafter_.Compile(), .made = true, .placed = true};
+  if (made.draft.ok()) made.kept = KeptBySeveralUnits(made.draft->train.step.program);
+  Set(made, way);
+  const absl::StatusOr<const Job*> job = JobWithAll({});
+  if (made.draft.ok() && job.ok()) Time(**job, *made.draft, way);
   return way;
 }
 
@@ -130,73 +141,110 @@ const Way& Ways::Sketch(const Choices& choices, bool timed) {
   way.choices = choices;
   way.variant.overrides = *overrides;
   const absl::StatusOr<const Job*> job = JobWithAll(*overrides);
-  absl::StatusOr<Draft> draft = job.ok() ? drafter_.Sketch(**job) : job.status();
-  way.variant.status = draft.status();
-  if (!draft.ok()) return way;
-  Take(*draft, way);
-  if (!way.fits()) {
-    if (timed) Time(*draft, way);
-    return way;
-  }
-  if (const int64_t budget = draft->budget.bytes; draft->cost.arena_bytes > budget - budget / kNearBudget) {
-    Place(*std::move(draft), way, timed);
-    return way;
-  }
-  if (timed || query_.seconds) {
-    Time(*draft, way);
+  way.variant.status = job.status();
+  if (!job.ok()) return way;
+  MadeDraft made = ahead_.Take({text, *job, timed ? Depth::kTimed : Depth::kSketched});
+  Set(made, way);
+  if (!made.draft.ok()) return way;
+  if (timed || (way.fits() && (made.placed || query_.seconds))) {
+    Time(**job, *made.draft, way);
   } else {
-    TimeRoughly(*draft, way);
+    way.variant.cost.seconds = made.least_seconds;
   }
-  last_ = &way;
-  last_draft_ = *std::move(draft);
+  if (!made.placed) ahead_.Keep(text, std::move(made));
   return way;
 }
 
 const Way& Ways::Timed(const Way& sketch) {
   if (sketch.timed || !sketch.fits()) return sketch;
-  Way& way = tried_.at(SettingsText(sketch.variant.overrides, ";"));
-  if (last_ == &way) {
-    Time(*last_draft_, way);
-    return way;
-  }
+  const std::string text = SettingsText(sketch.variant.overrides, ";");
+  Way& way = tried_.at(text);
   const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
-  absl::StatusOr<Draft> draft = job.ok() ? drafter_.Sketch(**job) : job.status();
-  way.variant.status = draft.status();
-  if (!draft.ok()) return way;
-  Time(*draft, way);
-  last_ = &way;
-  last_draft_ = *std::move(draft);
+  SHALE_CHECK(job.ok()) << job.status();
+  MadeDraft made = ahead_.Take({text, *job, Depth::kTimedIfFits});
+  Set(made, way);
+  if (!made.draft.ok()) return way;
+  Time(**job, *made.draft, way);
+  if (!made.placed) ahead_.Keep(text, std::move(made));
   return way;
 }
 
 const Way& Ways::Exact(const Way& sketch) {
   if (sketch.exact || !sketch.variant.status.ok()) return sketch;
-  Way& way = tried_.at(SettingsText(sketch.variant.overrides, ";"));
-  if (last_ == &way) {
-    last_ = nullptr;
-    Place(*std::move(last_draft_), way);
-    return way;
-  }
+  const std::string text = SettingsText(sketch.variant.overrides, ";");
+  Way& way = tried_.at(text);
   const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
-  absl::StatusOr<Draft> draft = job.ok() ? drafter_.Sketch(**job) : job.status();
-  way.variant.status = draft.status();
-  if (draft.ok()) Place(*std::move(draft), way);
+  SHALE_CHECK(job.ok()) << job.status();
+  MadeDraft made = ahead_.Take({text, *job, Depth::kPlaced});
+  Set(made, way);
+  if (made.draft.ok() && way.fits()) Time(**job, *made.draft, way);
   return way;
 }
 
-void Ways::Place(Draft sketch, Way& way, bool timed) {
-  const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
-  SHALE_CHECK(job.ok()) << job.status();
-  absl::StatusOr<Draft> draft = drafter_.Place(**job, std::move(sketch));
-  way.variant.status = draft.status();
-  if (!draft.ok()) return;
-  Take(*draft, way);
-  way.exact = true;
-  if (way.fits() || timed) Time(*draft, way);
+void Ways::Prepare(const std::vector<Choices>& all, Depth depth) {
+  if (!has_threads() || ended()) return;
+  const auto is_known = [&](const Way& way) {
+    if (way.exact || !way.variant.status.ok() || depth == Depth::kSketched) return true;
+    if (depth == Depth::kTimedIfFits && !way.fits()) return true;
+    return depth != Depth::kPlaced && way.timed;
+  };
+  std::vector<DraftsAhead::Wanted> wanted;
+  for (const Choices& choices : all) {
+    const absl::StatusOr<std::vector<Override>> overrides = OverridesOf(choices);
+    if (!overrides.ok()) continue;
+    std::string text = SettingsText(*overrides, ";");
+    const auto found = tried_.find(text);
+    if (found != tried_.end() && is_known(found->second)) continue;
+    const absl::StatusOr<const Job*> job = JobWithAll(*overrides);
+    if (job.ok()) wanted.push_back({std::move(text), *job, depth});
+  }
+  ahead_.Prepare(std::move(wanted));
 }
 
-void Ways::Take(const Draft& draft, Way& way) {
+bool Ways::SketchFits(const Choices& choices) {
+  const absl::StatusOr<std::vector<Override>> overrides = OverridesOf(choices);
+  if (!overrides.ok() || ended()) return false;
+  const std::string text = SettingsText(*overrides, ";");
+  if (const auto found = tried_.find(text); found != tried_.end()) return found->second.fits();
+  const absl::StatusOr<const Job*> job = JobWithAll(*overrides);
+  if (!job.ok()) return false;
+  MadeDraft made = ahead_.Take({text, *job, Depth::kSketched});
+  const bool fits = made.draft.ok() && made.draft->fits;
+  ahead_.Keep(text, std::move(made));
+  return fits;
+}
+
+void Ways::Make(const Job& job, Depth depth, MadeDraft& made) {
+  const bool is_new = !made.made;
+  if (is_new) {
+    made.made = true;
+    made.draft = drafter_.Sketch(job);
+    if (made.draft.ok()) made.kept = KeptBySeveralUnits(made.draft->train.step.program);
+  }
+  if (!made.draft.ok()) return;
+  const Draft& draft = *made.draft;
+  const int64_t budget = draft.budget.bytes;
+  const bool is_near = draft.fits && draft.cost.arena_bytes > budget - budget / kNearBudget;
+  if (!made.placed && (depth == Depth::kPlaced || (is_new && is_near))) Place(job, made);
+  if (!made.draft.ok() || query_.seconds) return;
+  const bool timed_if_fits = made.placed || depth != Depth::kSketched;
+  if (depth == Depth::kTimed || (made.draft->fits && timed_if_fits)) {
+    drafter_.TimeOf(job, *made.draft);
+  } else if (made.draft->fits && made.least_seconds == 0) {
+    made.least_seconds = drafter_.LeastSecondsOf(job, *made.draft);
+  }
+}
+
+void Ways::Place(const Job& job, MadeDraft& made) {
+  made.placed = true;
+  made.draft = drafter_.Place(job, *std::move(made.draft));
+}
+
+void Ways::Set(const MadeDraft& made, Way& way) {
   Variant& variant = way.variant;
+  variant.status = made.draft.status();
+  if (!made.draft.ok()) return;
+  const Draft& draft = *made.draft;
   const StepTime time{variant.cost.seconds, variant.cost.known};
   variant.accumulation = draft.options.accumulation;
   variant.cost = draft.cost;
@@ -204,19 +252,18 @@ void Ways::Take(const Draft& draft, Way& way) {
   variant.fits = draft.fits;
   budget_ = draft.budget;
   way.missing_bytes = draft.budget.Missing(draft.cost.arena_bytes, draft.cost.host_bytes);
-  if (way.kept.empty()) way.kept = KeptBySeveralUnits(draft.train.step.program);
+  way.exact = way.exact || made.placed;
+  if (way.kept.empty()) way.kept = made.kept;
 }
 
-void Ways::Time(Draft& draft, Way& way) {
-  const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
-  SHALE_CHECK(job.ok()) << job.status();
+void Ways::Time(const Job& job, Draft& draft, Way& way) {
   way.timed = true;
   if (!query_.seconds) {
-    drafter_.TimeOf(**job, draft).Fill(way.variant.cost);
+    drafter_.TimeOf(job, draft).Fill(way.variant.cost);
     return;
   }
   DeriveWaits(draft.train.step.program, draft.train.memory);
-  const absl::StatusOr<double> seconds = query_.seconds(**job, draft);
+  const absl::StatusOr<double> seconds = query_.seconds(job, draft);
   if (seconds.ok()) {
     StepTime{.seconds = *seconds, .known = 1}.Fill(way.variant.cost);
   } else {
@@ -224,10 +271,90 @@ void Ways::Time(Draft& draft, Way& way) {
   }
 }
 
-void Ways::TimeRoughly(const Draft& draft, Way& way) {
-  const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
-  SHALE_CHECK(job.ok()) << job.status();
-  way.variant.cost.seconds = drafter_.LeastSecondsOf(**job, draft);
+DraftsAhead::~DraftsAhead() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = true;
+    changed_.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void DraftsAhead::StartThreads() {
+  try {
+    while (std::ssize(threads_) < most_threads_) threads_.emplace_back([this] { Help(); });
+  } catch (const std::system_error&) {
+    // The system refuses more threads. Those that run, at least the calling one, do the work.
+  }
+}
+
+void DraftsAhead::Prepare(std::vector<Wanted> wanted) {
+  if (threads_.empty() && !wanted.empty()) StartThreads();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  queue_.clear();
+  for (Wanted& one : wanted) {
+    if (!running_.contains(one.way)) queue_.push_back(std::move(one));
+  }
+  changed_.notify_all();
+}
+
+MadeDraft DraftsAhead::Take(const Wanted& wanted) {
+  MadeDraft made;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    std::erase_if(queue_, [&](const Wanted& other) { return other.way == wanted.way; });
+    changed_.wait(lock, [&] { return !running_.contains(wanted.way); });
+    made = TakeReady(wanted.way);
+  }
+  make_(*wanted.job, wanted.depth, made);
+  return made;
+}
+
+void DraftsAhead::Keep(const std::string& way, MadeDraft made) {
+  Drafts forgotten;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  forgotten = AddReady(way, std::move(made));
+}
+
+void DraftsAhead::Help() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return ends_ || !queue_.empty(); });
+    if (ends_) return;
+    const Wanted wanted = std::move(queue_.front());
+    queue_.pop_front();
+    MadeDraft made = TakeReady(wanted.way);
+    running_.insert(wanted.way);
+    lock.unlock();
+    make_(*wanted.job, wanted.depth, made);
+    lock.lock();
+    running_.erase(wanted.way);
+    Drafts forgotten = AddReady(wanted.way, std::move(made));
+    changed_.notify_all();
+    lock.unlock();
+    forgotten.clear();
+    lock.lock();
+  }
+}
+
+MadeDraft DraftsAhead::TakeReady(const std::string& way) {
+  const auto found = std::find_if(ready_.begin(), ready_.end(), [&](const auto& ready) { return ready.first == way; });
+  if (found == ready_.end()) return {};
+  MadeDraft made = std::move(found->second);
+  ready_.erase(found);
+  instructions_ -= InstructionsOf(made);
+  return made;
+}
+
+DraftsAhead::Drafts DraftsAhead::AddReady(const std::string& way, MadeDraft made) {
+  Drafts forgotten;
+  instructions_ += InstructionsOf(made);
+  ready_.emplace_front(way, std::move(made));
+  while (instructions_ > kMostInstructions && ready_.size() > 1) {
+    instructions_ -= InstructionsOf(ready_.back().second);
+    forgotten.splice(forgotten.begin(), ready_, std::prev(ready_.end()));
+  }
+  return forgotten;
 }
 
 }  // namespace shale::internal

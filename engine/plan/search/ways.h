@@ -1,10 +1,19 @@
 // Ways: the same job with other settings, each compiled, timed and placed only as far as a comparison needs. Private to
 // this package.
+//
+// DraftsAhead: makes the drafts of ways that will be wanted next, while the search looks at those before them.
 #pragma once
 
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
 #include <map>
-#include <optional>
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -55,6 +64,71 @@ struct Way {
 // Returns whether `a` is better than `b`.
 inline bool Better(const Way& a, const Way& b) { return a.key() < b.key(); }
 
+// How far a draft is made ahead.
+enum class Depth {
+  kSketched,
+  kTimedIfFits,  // With the seconds of a step on paper, if it fits.
+  kTimed,        // With these seconds, even if it does not fit.
+  kPlaced        // As a plan, with its seconds if it fits.
+};
+
+// A draft, and what a way asks of it.
+struct MadeDraft {
+  absl::StatusOr<Draft> draft = absl::UnknownError("not made");
+  KeptTensors kept;
+  double least_seconds = 0;  // Drafter::LeastSecondsOf, if it fits and was neither timed nor placed.
+  bool made = false, placed = false;
+};
+
+// Makes drafts before they are wanted, on other threads, and keeps some that may be wanted again. What they are depends
+// on the settings alone; whether they are timed or placed already depends on what the other threads came to. Its
+// functions are for one thread.
+class DraftsAhead {
+ public:
+  struct Wanted {
+    std::string way;           // Names the settings.
+    const Job* job = nullptr;  // Valid as long as the object.
+    Depth depth = Depth::kSketched;
+  };
+  // Makes what a draft lacks to this depth.
+  using Make = std::function<void(const Job& job, Depth depth, MadeDraft& made)>;
+
+  // Makes drafts on so many threads beside that of the caller. Any thread may call `make`.
+  DraftsAhead(int64_t threads, Make make) : most_threads_(threads), make_(std::move(make)) {}
+  // Waits for the drafts that are being made.
+  ~DraftsAhead();
+
+  bool has_threads() const { return most_threads_ > 0; }
+  // Begins to make these drafts, in this order. Those of an earlier call that nobody has begun are not made any more.
+  void Prepare(std::vector<Wanted> wanted);
+  // Returns the draft, made to this depth or further.
+  MadeDraft Take(const Wanted& wanted);
+  // Keeps a draft for a later Take. Forgets those that were kept longest if they are too large together.
+  void Keep(const std::string& way, MadeDraft made);
+
+ private:
+  using Drafts = std::list<std::pair<std::string, MadeDraft>>;
+
+  void StartThreads();
+  // Makes drafts as long as the object lives.
+  void Help();
+  // Returns the draft if it is ready, which it then is no more, else an empty one. REQUIRES: mutex_ is held, as below.
+  MadeDraft TakeReady(const std::string& way);
+  // Adds a draft to those that are ready. Returns those that it forgets.
+  Drafts AddReady(const std::string& way, MadeDraft made);
+
+  const int64_t most_threads_;
+  const Make make_;
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;                 // Guards what follows.
+  std::condition_variable changed_;  // Whenever a draft is wanted or ready, and at the end.
+  std::deque<Wanted> queue_;
+  std::set<std::string> running_;  // What other threads are making.
+  Drafts ready_;                   // The latest first.
+  int64_t instructions_ = 0;       // Of those.
+  bool ends_ = false;
+};
+
 // Makes ways, and keeps those that it has made. References to ways stay valid as long as it lives.
 class Ways {
  public:
@@ -68,6 +142,13 @@ class Ways {
   const Way& Timed(const Way& way);
   // Returns the same way with its plan.
   const Way& Exact(const Way& way);
+
+  // Whether other threads make drafts.
+  bool has_threads() const { return ahead_.has_threads(); }
+  // Begins to make the drafts of these ways, which will be asked for, on other threads. Changes no result.
+  void Prepare(const std::vector<Choices>& all, Depth depth);
+  // Returns whether a way fits, as Sketch says. The way does not count as tried.
+  bool SketchFits(const Choices& choices);
 
   // Returns the job with these overrides, which is checked only once.
   absl::StatusOr<const Job*> JobWithAll(const std::vector<Override>& overrides);
@@ -87,26 +168,23 @@ class Ways {
 
  private:
   absl::StatusOr<std::vector<Override>> OverridesOf(const Choices& choices);
+  // Makes what a draft lacks to this depth. Any thread may call it, as the function below.
+  void Make(const Job& job, Depth depth, MadeDraft& made);
+  void Place(const Job& job, MadeDraft& made);
   // Sets what a draft of the way says.
-  void Take(const Draft& draft, Way& way);
+  void Set(const MadeDraft& made, Way& way);
   // Sets the seconds.
-  void Time(Draft& draft, Way& way);
-  // Sets seconds that are no more than these. REQUIRES: the query has no function for them.
-  void TimeRoughly(const Draft& draft, Way& way);
-  // Places a sketch of the way.
-  void Place(Draft sketch, Way& way, bool timed = false);
+  void Time(const Job& job, Draft& draft, Way& way);
 
   const SearchQuery& query_;
   const WorkLimits& limits_;
   Drafter drafter_;
   std::map<std::string, Way> tried_;  // By their overrides, as is jobs_.
   std::map<std::string, absl::StatusOr<Job>> jobs_;
-  // The way that was sketched last, with its draft: the one that is most often placed.
-  const Way* last_ = nullptr;
-  std::optional<Draft> last_draft_;
   Budget budget_;
   absl::Status error_;
   int plans_ = 0;
+  DraftsAhead ahead_;  // Last, because its threads use the others.
 };
 
 }  // namespace shale::internal

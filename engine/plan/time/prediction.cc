@@ -26,12 +26,15 @@ struct Known {
   TimeAlone alone;
 };
 
-// Works by kind and sizes, as WorkText has them: most instructions of a program repeat those of a block.
-using KnownByText = std::unordered_map<std::string, const Known*>;
+// The works of a program by kind and sizes, as WorkText has them: most instructions repeat those of a block.
+struct KnownByText {
+  std::unordered_map<std::string, const Known*> known;
+  std::string key;  // Of the last work.
+};
 
 }  // namespace
 
-// The works of steps with the same mesh, ranks on a host and threads of a rank.
+// The works of steps with the same mesh, ranks on a host and threads of a rank. Any thread may call Of.
 class Predictor::Works {
  public:
   Works(const proto::MachineProfile& profile, const StepFacts& facts)
@@ -40,19 +43,21 @@ class Predictor::Works {
   // Returns the work of an instruction. Works of one program with equal texts take the time of the first of them.
   const Known& Of(const Instruction& issued, KnownByText& of_program) {
     const Work work = WorkOf(issued, facts_.mesh);
-    key_ = work.kind;
-    const auto add = [this](double size) { key_.append(reinterpret_cast<const char*>(&size), sizeof(size)); };
+    std::string& key = of_program.key;
+    key = work.kind;
+    const auto add = [&](double size) { key.append(reinterpret_cast<const char*>(&size), sizeof(size)); };
     for (const double size : work.sizes) add(size);
-    const Known*& of_text = of_program[key_];
-    if (of_text == nullptr) of_text = &Of(work, add);
+    const Known*& of_text = of_program.known[key];
+    if (of_text != nullptr) return *of_text;
+    for (const double size : {work.flops, work.bytes_read, work.bytes_written, work.sent_bytes}) add(size);
+    of_text = &Of(work, key);
     return *of_text;
   }
 
  private:
-  template <class Add>
-  const Known& Of(const Work& work, const Add& add) {
-    for (const double size : {work.flops, work.bytes_read, work.bytes_written, work.sent_bytes}) add(size);
-    const auto [found, added] = known_.try_emplace(key_);
+  const Known& Of(const Work& work, const std::string& key) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto [found, added] = known_.try_emplace(key);
     if (!added) return found->second;
     Known& known = found->second;
     known.work_class = work.work_class;
@@ -96,8 +101,8 @@ class Predictor::Works {
   const StepFacts facts_;
   const proto::MachineProfile& profile_;
   const Rates rates_;
+  std::mutex mutex_;                              // Guards known_, but not what it holds: that stays as it is.
   std::unordered_map<std::string, Known> known_;  // By all that their seconds depend on.
-  std::string key_;                               // Of the last work.
 };
 
 namespace {
@@ -213,6 +218,7 @@ Predictor::Predictor(const proto::MachineProfile& profile) : profile_(profile) {
 Predictor::~Predictor() = default;
 
 Predictor::Works& Predictor::WorksOf(const StepFacts& facts) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   std::unique_ptr<Works>& works =
       works_[{facts.mesh.replicate, facts.mesh.shard, facts.ranks_on_host, facts.threads_per_rank}];
   if (works == nullptr) works = std::make_unique<Works>(profile_, facts);

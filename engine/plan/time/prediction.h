@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -87,7 +88,7 @@ struct StepSeconds {
 };
 
 // Predicts steps on one machine. Remembers how long works take, so that further programs that have the same take less
-// time. Not thread-safe. Borrows the profile.
+// time. Any thread may call it. Borrows the profile.
 class Predictor {
  public:
   explicit Predictor(const proto::MachineProfile& profile);
@@ -106,6 +107,7 @@ class Predictor {
   StepTimes Run(const StepProgram& program, const std::vector<InstructionTimes>& times, const StepFacts& facts) const;
 
   const proto::MachineProfile& profile_;
+  std::mutex mutex_;  // Guards works_.
   // By what their seconds depend on: the axes of the mesh, ranks on a host, and threads of a rank.
   std::map<std::array<int64_t, 4>, std::unique_ptr<Works>> works_;
 };

@@ -165,6 +165,42 @@ TEST(AutoAccumulation, OneRankTakesTheLeastMemory) {
   for (const Variant& c : plan.candidates) EXPECT_EQ(c.cost.sent_bytes, 0);
 }
 
+// A sketch of a job that leaves its accumulation open has one that follows from the options where that is possible, and
+// Place makes of it what Compile makes, which tries all of them.
+TEST(AutoAccumulation, PlansOfSketchesAreThoseOfAllAccumulations) {
+  Job job = SmallDecoderJob(/*tied=*/true);
+  job.optimizer.max_gradient_norm = 0;
+  const WorkLimits no_limits;
+  const Machine machine = MachineOf();
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
+    for (const UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
+      for (const int64_t micro_batch : {8, 4, 2}) {  // 1, 2 and 4 micro-batches a step.
+        job.sharding.strategy = strategy;
+        job.optimizer.update = update;
+        job.batch.micro_batch = micro_batch;
+        job.memory.budget_bytes = int64_t{1} << 40;
+        std::vector<int64_t> budgets = {job.memory.budget_bytes};
+        for (const Variant& c : Plan(job).candidates) budgets.push_back(c.cost.arena_bytes);
+        for (const int64_t budget : budgets) {
+          if (budget == 0) continue;  // The strategy does not have this accumulation.
+          job.memory.budget_bytes = budget;
+          const std::string what =
+              absl::StrCat(ToString(strategy), " ", ToString(update), " ", micro_batch, " ", budget);
+          Drafter drafter(job, machine, no_limits);
+          absl::StatusOr<Draft> sketch = drafter.Sketch(job), whole = drafter.Compile();
+          ASSERT_TRUE(sketch.ok() && whole.ok()) << what << ": " << sketch.status() << whole.status();
+          EXPECT_EQ(sketch->cost.sent_bytes, whole->cost.sent_bytes) << what;
+          const absl::StatusOr<Draft> placed = drafter.Place(job, *std::move(sketch));
+          ASSERT_TRUE(placed.ok()) << what << ": " << placed.status();
+          EXPECT_EQ(placed->options.accumulation, whole->options.accumulation) << what;
+          EXPECT_EQ(placed->cost.arena_bytes, whole->cost.arena_bytes) << what;
+          EXPECT_EQ(placed->fits, whole->fits) << what;
+        }
+      }
+    }
+  }
+}
+
 // ScratchOnlyOps whose matmuls all pack their b.
 class PackingOps : public ScratchOnlyOps {
  public:

@@ -256,6 +256,29 @@ TEST_F(SearchTest, NoStepIsFasterThanItsBound) {
   }
 }
 
+// Other threads make ways ahead, and some that nobody asks for.
+TEST_F(SearchTest, OtherThreadsChangeNoResult) {
+  proto::MachineProfile profile;
+  profile.set_copy_bytes_per_second(1e9);
+  profile.set_peak_flops_f32(1e12);
+  Machine machine = machine_;
+  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+  for (const Accumulation accumulation : {Accumulation::kAuto, Accumulation::kLayered}) {
+    job_.sharding.accumulation = accumulation;
+    job_.memory.budget_bytes = int64_t{1} << 40;
+    for (const int64_t budget : BudgetsWithin(MustFind(int64_t{1} << 40), 3)) {
+      job_.memory.budget_bytes = budget;
+      const auto find = [&](int threads) {
+        const absl::StatusOr<SearchResult> found =
+            FindFastest({.job = job_, .machine = machine, .most_threads = threads});
+        return found.ok() ? absl::StrCat(SearchText(*found), found->plans) : found.status().ToString();
+      };
+      const std::string alone = find(1);
+      for (const int threads : {2, 3, 8}) EXPECT_EQ(find(threads), alone) << budget;
+    }
+  }
+}
+
 TEST_F(SearchTest, RefusesFieldsThatItDoesNotKnow) {
   const absl::StatusOr<SearchResult> found = Find(1 << 30, {"optimizer.rule"});
   EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
