@@ -28,6 +28,9 @@ struct ParameterGroup {
   bool frozen = false;
   Storage storage = Storage::kAsUsed;
   int optimizer_group = -1;
+  // Whether nothing reads these parameters but linear layers that multiply in fp8 ([Note: fp8 matmuls]). Graphs of
+  // logits have the same groups.
+  bool float8 = false;
 };
 
 enum class ValueRole {

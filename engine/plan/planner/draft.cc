@@ -92,7 +92,7 @@ bool PacksOnce(const StepProgram& program) {
 bool QuantizesOnce(const StepProgram& program) {
   return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
     const Op* op = std::get_if<Op>(&instruction.action);
-    return op != nullptr && op->Is<QuantizeFloat8>() && instruction.micro_batch < 0;
+    return op != nullptr && (op->Is<QuantizeFloat8>() || op->Is<TransposeFloat8>()) && instruction.micro_batch < 0;
   });
 }
 
