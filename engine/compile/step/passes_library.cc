@@ -35,7 +35,7 @@ class Float8Gatherer {
 
   void Run() {
     FindGathers();
-    RefuseOtherReaders();
+    if (!shards_.empty()) RefuseOtherReaders();
     std::vector<Shard*> shards;  // In the order of their first all-gathers.
     for (auto& [weight, shard] : shards_) shards.push_back(&shard);
     std::sort(shards.begin(), shards.end(),
@@ -68,8 +68,10 @@ class Float8Gatherer {
   void FindGathers() {
     std::map<BufferId, const GroupState*> groups;
     for (const GroupState& g : state_.groups) {
-      if (!g.full_weight.present() && g.layout().shards() > 1) groups[g.own_weight.where.symbol] = &g;
+      const bool gathered = !g.full_weight.present() && g.layout().shards() > 1;
+      if (g.float8 && gathered) groups[g.own_weight.where.symbol] = &g;
     }
+    if (groups.empty()) return;
     for (InstructionId id = 0; id < std::ssize(program_.instructions); ++id) {
       const auto* gather = std::get_if<Collective>(&program_.instructions[id].action);
       if (gather == nullptr || gather->kind != CollectiveKind::kAllGather) continue;
@@ -138,7 +140,7 @@ class Float8Gatherer {
       QuantizeShard& op = ops[i];
       const std::string& name = program_.buffers[op.weight_P.where.symbol].name;
       op.stage = QuantizeShard::Stage::kQuantize;
-      op.out_P = shards[i]->codes_P = edit_.AddTensor(name + ".fp8", BufferCategory::kWidenedParameters,
+      op.out_P = shards[i]->codes_P = edit_.AddTensor(name + ".codes", BufferCategory::kWidenedParameters,
                                                       Tensor::Contiguous(DType::kFloat8E4M3, {op.weight_P.elements()}));
       op.scales_Q = shards[i]->scales_Q =
           edit_.AddTensor(name + ".scales", BufferCategory::kWidenedParameters,
