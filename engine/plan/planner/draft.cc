@@ -96,6 +96,13 @@ bool QuantizesOnce(const StepProgram& program) {
   });
 }
 
+bool GathersFloat8(const StepProgram& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    return op != nullptr && op->Is<QuantizeShard>();
+  });
+}
+
 absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget) {
   Budget budget;
   if (default_budget) {
