@@ -160,6 +160,7 @@ TEST(Float8Laws, GatheringWeightsInFp8ChangesNoBits) {
     CheckpointingPreset preset = CheckpointingPreset::kNone;
     int64_t segment = 1;
     bool update_on_host = false;
+    bool adapts = false;  // The base is frozen, and travels in fp8 too.
   };
   const Case cases[] = {{2, Accumulation::kNoSync, 7},
                         {3, Accumulation::kNoSync, 7},
@@ -169,11 +170,15 @@ TEST(Float8Laws, GatheringWeightsInFp8ChangesNoBits) {
                         {2, Accumulation::kNoSync, 5, true, /*prefetch=*/0},
                         {3, Accumulation::kNoSync, 5, true, /*prefetch=*/3, CheckpointingPreset::kBlock, /*segment=*/2},
                         {2, Accumulation::kLayered, 5, false, 2, CheckpointingPreset::kCheap},
-                        {3, Accumulation::kNoSync, 4, true, 1, CheckpointingPreset::kNone, 1, /*update_on_host=*/true}};
+                        {3, Accumulation::kNoSync, 4, true, 1, CheckpointingPreset::kNone, 1, /*update_on_host=*/true},
+                        {3, Accumulation::kNoSync, 4, true, 1, CheckpointingPreset::kNone, 1, false, /*adapts=*/true}};
   for (const Case& c : cases) {
     SCOPED_TRACE(&c - cases);
     RunOptions options = Float8Options();
     options.steps = 2;
+    DecoderConfig model = Float8Decoder();
+    if (c.adapts) model.adapter = AdapterConfig{.rank = 2, .alpha = 4, .targets = {"*"}};
+    options.model = model;
     options.step.mesh = {.shard = c.ranks};
     options.step.accumulation = c.accumulation == Accumulation::kSharded ? Accumulation::kNoSync : c.accumulation;
     options.step.strategy = Strategy::kZero1;

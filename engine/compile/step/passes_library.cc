@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -138,7 +139,7 @@ class Float8Gatherer {
     insert(StreamId::kGather, Collective{.kind = CollectiveKind::kAllGather, .local = own, .full = maxima});
     for (size_t i = 0; i < shards.size(); ++i) {
       QuantizeShard& op = ops[i];
-      const std::string& name = program_.buffers[op.weight_P.where.symbol].name;
+      const std::string name = program_.buffers[op.weight_P.where.symbol].name;
       op.stage = QuantizeShard::Stage::kQuantize;
       op.out_P = shards[i]->codes_P = edit_.AddTensor(name + ".codes", BufferCategory::kWidenedParameters,
                                                       Tensor::Contiguous(DType::kFloat8E4M3, {op.weight_P.elements()}));
@@ -171,17 +172,16 @@ class Float8Gatherer {
   void Change(InstructionId id) {
     Instruction& instruction = program_.instructions[id];
     const Op* op = std::get_if<Op>(&instruction.action);
-    if (const auto* find = op == nullptr ? nullptr : op->As<AbsMax>(); find != nullptr && ShardOf(find->x_RC)) {
-      return edit_.Remove(id);
-    }
+    const auto* find = op == nullptr ? nullptr : op->As<AbsMax>();
+    if (find != nullptr && ShardOf(find->x_RC) != nullptr) return edit_.Remove(id);
     const auto* quantize = op == nullptr ? nullptr : op->As<QuantizeFloat8>();
     const Shard* const shard = quantize == nullptr ? nullptr : ShardOf(quantize->x_RC);
     if (shard == nullptr) {
       return ChangeOperands(instruction, [&](Tensor& t) {
         if (t.where.symbol >= std::ssize(places_)) return;
         const Place& place = places_[t.where.symbol];
-        if (place.buffer >= 0)
-          t.where = {.symbol = place.buffer, .offset_bytes = t.where.offset_bytes + place.offset_bytes};
+        if (place.buffer < 0) return;
+        t.where = {.symbol = place.buffer, .offset_bytes = t.where.offset_bytes + place.offset_bytes};
       });
     }
     const int64_t parameter = *ParameterOf(*shard, quantize->x_RC);
