@@ -95,6 +95,18 @@ SHALE_DEVICE int PlaceOf(int column, int word) {
   return column * kColumnWords + pack * kPackWords + word % kPackWords;
 }
 
+template <class Format>
+SHALE_DEVICE uint32_t WordOfCodes(float a, float b, float c, float d) {
+  return Float8PairOf<Format>(a, b) | Float8PairOf<Format>(c, d) << 16;
+}
+
+SHALE_DEVICE Pack<uint8_t, 16> CodesOf(const Pack<uint32_t, kPackWords>& words) {
+  Pack<uint8_t, 16> codes;
+  SHALE_UNROLL
+  for (int i = 0; i < 16; ++i) codes.at[i] = static_cast<uint8_t>(words.at[i / 4] >> (i % 4 * 8));
+  return codes;
+}
+
 // Writes the columns of a tile, which begins at this row and column of a matrix, to the transposed matrix.
 template <bool kAligned>
 SHALE_DEVICE void StoreColumns(const Shared<uint32_t>& tile, const Global<uint8_t>& transposed, int64_t first_row,
@@ -107,18 +119,6 @@ SHALE_DEVICE void StoreColumns(const Shared<uint32_t>& tile, const Global<uint8_
     const auto words = tile.template Load<kPackWords>(PlaceOf(column, pack * kPackWords));
     StorePack<kAligned>(transposed, (first_column + column) * R, first_row + pack * 16, R, CodesOf(words));
   }
-}
-
-template <class Format>
-SHALE_DEVICE uint32_t WordOfCodes(float a, float b, float c, float d) {
-  return Float8PairOf<Format>(a, b) | Float8PairOf<Format>(c, d) << 16;
-}
-
-SHALE_DEVICE Pack<uint8_t, 16> CodesOf(const Pack<uint32_t, kPackWords>& words) {
-  Pack<uint8_t, 16> codes;
-  SHALE_UNROLL
-  for (int i = 0; i < 16; ++i) codes.at[i] = static_cast<uint8_t>(words.at[i / 4] >> (i % 4 * 8));
-  return codes;
 }
 
 // The numbers of one thread.
