@@ -32,6 +32,8 @@
   X(Nf4Dequantize)            \
   X(AbsMax)                   \
   X(QuantizeFloat8)           \
+  X(QuantizeShard)            \
+  X(TransposeFloat8)          \
   X(MeanFactor)               \
   X(FlagNonFinite)            \
   X(CombineTotals)            \

@@ -8,6 +8,7 @@
 #include "kernels/op_checker.h"
 #include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/quantized.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"
@@ -157,6 +158,23 @@ void Check(OpChecker& c, const SumRows& op) {
   Dim W = {"W"}, N = Flat("N");
   c.Typed("x", op.x_WN, DType::kBFloat16, {&W, &N});
   c.Typed("total", op.total_N, DType::kFloat32, {&N});
+}
+
+void Check(OpChecker& c, const QuantizeShard& op) {
+  const bool quantizes = op.stage == QuantizeShard::Stage::kQuantize;
+  Dim P = Flat("P"), W{"W"}, Q{"Q"};
+  c.Act("weight", op.weight_P, {&P});
+  c.Require(op.parameters != nullptr, "parameters is null; wanted a list");
+  if (!c.ok()) return;
+  Q.size = std::ssize(*op.parameters);
+  if (!quantizes) W.size = 1;
+  c.Typed("maxima", op.maxima_WQ, DType::kFloat32, {&W, &Q}, Layout::kDenseRows);
+  if (quantizes) {
+    c.Typed("out", op.out_P, DType::kFloat8E4M3, {&P});
+    c.Typed("scales", op.scales_Q, DType::kFloat32, {&Q});
+  }
+  CheckRanges(c, "parameters", *op.parameters);
+  CheckShard(c, op.shard_begin, op.shard_stride, P.size);
 }
 
 void Check(OpChecker& c, const Nf4Dequantize& op) {

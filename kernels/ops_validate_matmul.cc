@@ -104,4 +104,11 @@ void Check(OpChecker& c, const QuantizeFloat8& op) {
   c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
 }
 
+void Check(OpChecker& c, const TransposeFloat8& op) {
+  Dim R{"R"}, C{"C"};
+  c.Require(IsFloat8(op.x_RC.dtype), "x is ", op.x_RC.ToString(), "; wanted ", kFormats);
+  c.Typed("x", op.x_RC, op.x_RC.dtype, {&R, &C});
+  c.Typed("y", op.y_CR, op.x_RC.dtype, {&C, &R});
+}
+
 }  // namespace shale::internal

@@ -166,7 +166,10 @@ class GraphBuilder {
   void DecideStorage();
   // Returns, by parameter, whether only matmuls in blocks read it, as their right operand.
   std::vector<bool> MatricesOfBlocks() const;
-  // Divides each group by what trains, by dtype, by group of the optimizer, and by how weights are stored.
+  // Returns, by parameter, whether it belongs into a ParameterGroup::float8.
+  std::vector<bool> Float8Weights() const;
+  // Divides each group by what trains, by dtype, by group of the optimizer, by how weights are stored, and by whether
+  // they are multiplied in fp8.
   void SplitGroups();
 
   GraphOptions options_;
@@ -184,6 +187,7 @@ class GraphBuilder {
   Sublayer sublayer_ = Sublayer::kNone;
   std::vector<std::function<void(GradientBuilder&)>> rules_;
   std::unordered_set<std::string> parameter_names_, unit_names_;
+  std::unordered_set<ParameterId> float8_weights_;  // That a layer multiplies in fp8, or would in other modes.
 };
 
 // Emits the backward nodes of one unit. Keeps one gradient per value: the gradients of several uses are added.

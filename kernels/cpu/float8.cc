@@ -1,9 +1,11 @@
-// The largest magnitude of a matrix, and its conversion to fp8. Both are bound by memory.
+// The largest magnitude of a matrix, and its conversion to fp8: of whole matrices, and of those in a shard of a flat
+// group. All are bound by memory.
 //
 // A transposed copy is made in tiles: a tile is quantized into a buffer that fits into the L1 cache, whose columns are
 // then written as rows.
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
@@ -96,17 +98,43 @@ namespace shale::cpu {
 HWY_EXPORT(LargestBitsOfRows);
 HWY_EXPORT(QuantizeRows);
 
-absl::Status Run(const AbsMax& op, Scratch scratch, const Context& context) {
+namespace {
+
+// Returns the largest of the magnitudes whose bits find(begin, end) returns for blocks of n items.
+template <class Find>
+float LargestOf(Team& team, int64_t n, int64_t block, const Find& find) {
   constexpr int32_t kInfinity = 0x7F800000, kNan = 0x7FC00000;
   std::atomic<int32_t> largest = 0;
-  ParallelFor(*context.team, op.x_RC.dim(0), RowsPerBlock(op.x_RC.dim(1)), [&](int64_t begin, int64_t end) {
-    const int32_t found = HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(op.x_RC, begin, end);
+  ParallelFor(team, n, block, [&](int64_t begin, int64_t end) {
+    const int32_t found = find(begin, end);
     int32_t before = largest.load(std::memory_order_relaxed);
     while (found > before && !largest.compare_exchange_weak(before, found, std::memory_order_relaxed)) {
     }
   });
-  const int32_t bits = largest > kInfinity ? kNan : largest.load();
-  std::memcpy(op.maximum_1.data, &bits, sizeof(bits));
+  return std::bit_cast<float>(largest > kInfinity ? kNan : largest.load());
+}
+
+// Returns elements of a vector as a matrix of one row.
+Tensor RowOf(const Tensor& vector, int64_t begin, int64_t end) {
+  return vector.Slice(0, begin, end - begin).Reshape({1, end - begin});
+}
+
+// Returns the largest of a parameter's maxima of all ranks.
+float MaximumOf(const QuantizeShard& op, int64_t parameter) {
+  int32_t largest = 0;
+  for (int64_t w = 0; w < op.maxima_WQ.dim(0); ++w) {
+    const float maximum = op.maxima_WQ.as<const float>()[w * op.maxima_WQ.stride(0) + parameter];
+    largest = std::max(largest, std::bit_cast<int32_t>(maximum));
+  }
+  return std::bit_cast<float>(largest);
+}
+
+}  // namespace
+
+absl::Status Run(const AbsMax& op, Scratch scratch, const Context& context) {
+  *op.maximum_1.as<float>() = LargestOf(
+      *context.team, op.x_RC.dim(0), RowsPerBlock(op.x_RC.dim(1)),
+      [&](int64_t begin, int64_t end) { return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(op.x_RC, begin, end); });
   return absl::OkStatus();
 }
 
@@ -117,6 +145,42 @@ absl::Status Run(const QuantizeFloat8& op, Scratch scratch, const Context& conte
     HWY_DYNAMIC_DISPATCH(QuantizeRows)(op, factor, begin, end);
   });
   *op.scale_1.as<float>() = 1 / factor;
+  return absl::OkStatus();
+}
+
+absl::Status Run(const QuantizeShard& op, Scratch scratch, const Context& context) {
+  const bool quantizes = op.stage == QuantizeShard::Stage::kQuantize;
+  if (quantizes) std::memset(op.out_P.data, 0, static_cast<size_t>(op.out_P.elements()));
+  for (size_t q = 0; q < op.parameters->size(); ++q) {
+    const ElementRange part = op.PartOf(q);
+    const int64_t n = part.end - part.begin;
+    const Tensor weights = op.weight_P.Slice(0, part.begin, n);
+    if (!quantizes) {
+      op.maxima_WQ.as<float>()[q] = LargestOf(*context.team, n, kElementsPerBlock, [&](int64_t begin, int64_t end) {
+        return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(RowOf(weights, begin, end), 0, 1);
+      });
+      continue;
+    }
+    const float factor = Float8Factor(op.out_P.dtype, MaximumOf(op, static_cast<int64_t>(q)));
+    const Tensor codes = op.out_P.Slice(0, part.begin, n);
+    ParallelFor(*context.team, n, kElementsPerBlock, [&](int64_t begin, int64_t end) {
+      const QuantizeFloat8 row{.x_RC = RowOf(weights, begin, end), .out_RC = RowOf(codes, begin, end)};
+      HWY_DYNAMIC_DISPATCH(QuantizeRows)(row, factor, 0, 1);
+    });
+    op.scales_Q.as<float>()[q] = 1 / factor;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const TransposeFloat8& op, Scratch scratch, const Context& context) {
+  const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1);
+  const auto* const x = op.x_RC.as<const uint8_t>();
+  auto* const y = op.y_CR.as<uint8_t>();
+  ParallelFor(*context.team, R, kTile, [&](int64_t begin, int64_t end) {
+    for (int64_t c = 0; c < C; ++c) {
+      for (int64_t r = begin; r < end; ++r) y[c * R + r] = x[r * C + c];
+    }
+  });
   return absl::OkStatus();
 }
 

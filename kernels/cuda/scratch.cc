@@ -18,6 +18,8 @@ int64_t NormScratch(const OpType& op, int sums) {
   return PartialBytes(sums, NormPartialRows(op.x.dtype, op.rstd_R.elements(), C), C);
 }
 
+int64_t PartialMaximaBytes(const PackedRows& rows) { return rows.blocks() * static_cast<int64_t>(sizeof(uint32_t)); }
+
 int64_t ReductionScratch(const Tensor& x) {
   return CeilDivide(x.elements(), kReductionChunk) * static_cast<int64_t>(sizeof(double));
 }
@@ -58,7 +60,13 @@ int64_t ScratchBytesOf(const Adafactor& op) {
 
 int64_t ScratchBytesOf(const AbsMax& op) {
   const Tensor& x = op.x_RC;
-  return PackedRows::Of(x.dtype, x.dim(0), x.dim(1), x.contiguous()).blocks() * static_cast<int64_t>(sizeof(uint32_t));
+  return PartialMaximaBytes(PackedRows::Of(x.dtype, x.dim(0), x.dim(1), x.contiguous()));
+}
+
+int64_t ScratchBytesOf(const QuantizeShard& op) {
+  if (op.stage != QuantizeShard::Stage::kMaxima) return 0;
+  // No parameter has more elements in the shard than the shard.
+  return PartialMaximaBytes(PackedRows::Of(op.weight_P.dtype, 1, op.weight_P.elements(), /*contiguous=*/true));
 }
 
 int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op) {

@@ -25,6 +25,7 @@ int64_t ScratchBytesOf(const Sum& op);
 int64_t ScratchBytesOf(const SumSquares& op);
 int64_t ScratchBytesOf(const Adafactor& op);
 int64_t ScratchBytesOf(const AbsMax& op);
+int64_t ScratchBytesOf(const QuantizeShard& op);
 
 // Returns how many rows Rope's table of cosines and sines has, each of D / 2 elements.
 int64_t RopeTableRows(const Rope& op);

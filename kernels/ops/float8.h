@@ -1,9 +1,16 @@
 // Ops that make fp8 operands of matmuls (MatMul). kernels/ops.h says what holds for all ops.
 //
-// R rows, C columns of a matrix
+// R rows, C columns of a matrix. P elements of a rank's shard of a flat group, Q parameters of the group, W ranks that
+// have shards of it.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
 #include "absl/strings/string_view.h"
+#include "kernels/element_range.h"
 #include "kernels/op.h"
 #include "kernels/tensor.h"
 
@@ -39,6 +46,52 @@ struct QuantizeFloat8 {
     v("out", op.out_RC, Access::kWrite);
     v("transposed", op.transposed_CR, Access::kWrite);
     v("scale", op.scale_1, Access::kWrite);
+  }
+};
+
+// Quantizes a rank's shard of a flat group to f8e4m3, with the codes and the scales that QuantizeFloat8 gives each
+// whole parameter. It has two stages, between which the ranks gather `maxima`:
+//   kMaxima     maxima = for each parameter the largest |w| of its elements in the shard, or NaN if one is not a
+//   number;
+//               0 if the shard has none of its elements
+//   kQuantize   out = w * factor, rounded as by QuantizeFloat8, where the factor is that of the largest of the
+//               parameter's W maxima; 0 between parameters. scales = 1 / factor.
+struct QuantizeShard {
+  static constexpr absl::string_view kName = "QuantizeShard";
+  enum class Stage : uint8_t { kMaxima, kQuantize };
+  Stage stage = Stage::kMaxima;
+  Tensor weight_P;   // act
+  Tensor maxima_WQ;  // f32, rows may be strided. Of kMaxima: [1, Q], those of the rank.
+  Tensor out_P;      // f8e4m3, of kQuantize
+  Tensor scales_Q;   // f32, of kQuantize
+  std::shared_ptr<const std::vector<ElementRange>> parameters;  // Those of the group, sorted.
+  int64_t shard_begin = 0;                                      // Of the shard, among the elements of the group.
+  int64_t shard_stride = 0;                                     // As in Update.
+
+  // Returns the elements of the shard that belong to a parameter. There may be none.
+  ElementRange PartOf(size_t parameter) const {
+    const ElementRange& whole = (*parameters)[parameter];
+    const ElementRange part = Intersect({whole.begin - shard_begin, whole.end - shard_begin}, {0, weight_P.elements()});
+    return part.begin < part.end ? part : ElementRange{};
+  }
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("weight", op.weight_P, Access::kRead);
+    v("maxima", op.maxima_WQ, op.stage == Stage::kMaxima ? Access::kWrite : Access::kRead);
+    v("out", op.out_P, Access::kWrite);
+    v("scales", op.scales_Q, Access::kWrite);
+  }
+};
+
+// y = the transpose of x.
+struct TransposeFloat8 {
+  static constexpr absl::string_view kName = "TransposeFloat8";
+  Tensor x_RC;  // f8e4m3 or f8e5m2
+  Tensor y_CR;  // of the dtype of x
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_RC, Access::kRead);
+    v("y", op.y_CR, Access::kWrite);
   }
 };
 

@@ -9,20 +9,25 @@
 #include "kernels/reference/reference_kernels.h"
 
 namespace shale::reference {
+namespace {
+
+// Returns the larger one, or NaN if one of them is not a number.
+double Larger(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b); }
+
+}  // namespace
 
 absl::Status Reference(const AbsMax& op) {
   double maximum = 0;
   for (int64_t r = 0; r < op.x_RC.dim(0); ++r) {
     for (int64_t c = 0; c < op.x_RC.dim(1); ++c) {
-      const double x = std::abs(Get(op.x_RC, RowOffset(op.x_RC, r) + c));
-      maximum = std::isnan(x) || std::isnan(maximum) ? std::nan("") : std::max(maximum, x);
+      maximum = Larger(maximum, std::abs(Get(op.x_RC, RowOffset(op.x_RC, r) + c)));
     }
   }
   Put(op.maximum_1, 0, maximum);
   return absl::OkStatus();
 }
 
-// The only op that rounds to fp32 on its way: x * factor, which is then rounded to fp8.
+// Unlike other ops, this one and QuantizeShard round to fp32 on their way: x * factor, which is then rounded to fp8.
 absl::Status Reference(const QuantizeFloat8& op) {
   const bool has_out = op.out_RC.present();
   const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1);
@@ -35,6 +40,38 @@ absl::Status Reference(const QuantizeFloat8& op) {
     }
   }
   op.scale_1.as<float>()[0] = 1 / factor;
+  return absl::OkStatus();
+}
+
+absl::Status Reference(const QuantizeShard& op) {
+  const bool quantizes = op.stage == QuantizeShard::Stage::kQuantize;
+  for (int64_t i = 0; quantizes && i < op.out_P.elements(); ++i) Put(op.out_P, i, 0);
+  for (size_t q = 0; q < op.parameters->size(); ++q) {
+    const auto column = static_cast<int64_t>(q);
+    const ElementRange part = op.PartOf(q);
+    double maximum = 0;
+    if (!quantizes) {
+      for (int64_t i = part.begin; i < part.end; ++i) maximum = Larger(maximum, std::abs(Get(op.weight_P, i)));
+      Put(op.maxima_WQ, column, maximum);
+      continue;
+    }
+    for (int64_t w = 0; w < op.maxima_WQ.dim(0); ++w) {
+      maximum = Larger(maximum, Get(op.maxima_WQ, RowOffset(op.maxima_WQ, w) + column));
+    }
+    const float factor = Float8Factor(op.out_P.dtype, static_cast<float>(maximum));
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      Put(op.out_P, i, static_cast<float>(Get(op.weight_P, i)) * factor);
+    }
+    op.scales_Q.as<float>()[q] = 1 / factor;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reference(const TransposeFloat8& op) {
+  const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1);
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t c = 0; c < C; ++c) op.y_CR.as<uint8_t>()[c * R + r] = op.x_RC.as<const uint8_t>()[r * C + c];
+  }
   return absl::OkStatus();
 }
 

@@ -14,6 +14,19 @@ std::string Describe(const TrafficRow& row, int64_t K, const Mesh& mesh, int64_t
                       segment_blocks);
 }
 
+void ExpectRow(const TrafficRow& row, RunOptions options, DecoderConfig model, int64_t length, int64_t sequences,
+               const std::string& what) {
+  model.tied_head = row.tied;
+  options.model = model;
+  options.step.strategy = row.strategy;
+  options.step.accumulation = row.accumulation;
+  options.step.reshard_after_forward = row.reshard;
+  TrafficRecorder traffic(options);
+  const absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(sequences, length, model.vocabulary, 1));
+  ASSERT_TRUE(result.ok()) << what << ": " << result.status();
+  traffic.ExpectRow(row, options, *result, what);
+}
+
 TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
   for (const TrafficRow& row : TrafficTable()) {
     struct Step {
@@ -31,19 +44,14 @@ TEST(CommunicationLaws, EveryRankIssuesTheCollectivesOfTheTable) {
                                                   {2, Mesh{2, 2}, 2}}) {
       if (mesh.replicate > 1 && row.strategy == Strategy::kDdp) continue;
       const std::string what = Describe(row, K, mesh, segment_blocks);
-      DecoderConfig model = SmallDecoder();
-      model.tied_head = row.tied;
       RunOptions options;
-      options.model = model;
-      options.step.strategy = row.strategy;
-      options.step.accumulation = row.accumulation;
-      options.step.reshard_after_forward = row.reshard;
       options.step.mesh = mesh;
       options.step.activations.segment_blocks = segment_blocks;
-      TrafficRecorder traffic(options);
-      const absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(K * mesh.ranks(), 7, model.vocabulary, 1));
-      ASSERT_TRUE(result.ok()) << what << ": " << result.status();
-      traffic.ExpectRow(row, options, *result, what);
+      ExpectRow(row, options, SmallDecoder(), /*length=*/7, K * mesh.ranks(), what);
+      if (K != 2) continue;
+      options.dtype = DType::kBFloat16;
+      options.float8_gradients = DType::kFloat8E5M2;
+      ExpectRow(row, options, Float8Decoder(), kFloat8Length, K * mesh.ranks(), what + " in fp8");
     }
   }
 }

@@ -55,8 +55,8 @@ std::map<std::string, int64_t> KeptBytes(const RunResult& result) {
   return kept;
 }
 
-// Scales are those of whole matrices: of the weights after they are gathered, and of the inputs of a micro-batch, which
-// do not depend on W.
+// Scales are those of whole matrices: of weights, whatever ranks have of them, and of the inputs of a micro-batch,
+// which do not depend on W.
 TEST(Float8Laws, EveryStrategyAndNumberOfRanksAgreesWithOneRank) {
   for (const DType gradients : {DType::kFloat8E5M2, DType::kFloat8E4M3}) {
     if (gradients == DType::kFloat8E4M3 && !TestsEveryCombination()) continue;
@@ -93,7 +93,7 @@ int64_t TimesQuantized(const StepProgram& program) {
   return times;
 }
 
-// A block has four weights, which are quantized for forward and for backward.
+// A block has four weights, which are quantized for forward and for backward, if they are not gathered in fp8.
 TEST(Float8Laws, QuantizingWeightsOnceChangesNoBits) {
   const Tokens tokens = Batch(7);
   const int64_t blocks = Float8Decoder().layers;
@@ -101,12 +101,12 @@ TEST(Float8Laws, QuantizingWeightsOnceChangesNoBits) {
     Mesh mesh;
     Strategy strategy = Strategy::kFullShard;
     Accumulation accumulation = Accumulation::kSharded;
-    int64_t times = 0;  // That weights are quantized; 0: in every micro-batch.
+    int64_t times = 0;  // That weights are quantized.
   };
   for (const Case& c : {Case{.times = 4 * blocks},  // In both forms at once.
                         {.accumulation = Accumulation::kLayered, .times = 8 * blocks},
                         {{.shard = 3}, Strategy::kZero1, Accumulation::kNoSync, 4 * blocks},
-                        {.mesh = {.shard = 3}}}) {
+                        {{.shard = 3}, Strategy::kZero1, Accumulation::kLayered, 8 * blocks}}) {
     RunOptions options = Float8Options();
     options.steps = 2;
     options.step.mesh = c.mesh;
@@ -121,7 +121,82 @@ TEST(Float8Laws, QuantizingWeightsOnceChangesNoBits) {
     EXPECT_EQ(once.measured_peak_bytes, once.plan.peak_bytes);
     const int64_t micro_batches = each.step.program.micro_batches;
     EXPECT_EQ(TimesQuantized(each.step.program), 8 * blocks * micro_batches);
-    EXPECT_EQ(TimesQuantized(once.step.program), c.times > 0 ? c.times : 8 * blocks * micro_batches);
+    EXPECT_EQ(TimesQuantized(once.step.program), c.times);
+  }
+}
+
+// Expects that a step gathers one byte for each weight that multiplies in fp8, and quantizes none where it is used.
+void ExpectGathersCodes(const RunResult& result) {
+  const StepProgram& program = result.step.program;
+  std::map<DType, int64_t> gathers;
+  for (const Instruction& instruction : program.instructions) {
+    const auto* gather = std::get_if<Collective>(&instruction.action);
+    if (gather == nullptr || gather->kind != CollectiveKind::kAllGather || instruction.unit < 0) continue;
+    ++gathers[gather->full.dtype];
+    const bool float8 = absl::StrContains(program.buffers[gather->full.where.symbol].name, ".fp8.");
+    EXPECT_EQ(gather->full.dtype, float8 ? DType::kFloat8E4M3 : DType::kBFloat16);
+  }
+  EXPECT_GE(gathers[DType::kFloat8E4M3], Float8Decoder().layers);
+  EXPECT_EQ(TimesQuantized(program), 0);
+  ForEachOp<AbsMax>(program, [&](const AbsMax& op, const Instruction&) {
+    EXPECT_FALSE(absl::StrContains(program.buffers[op.maximum_1.where.symbol].name, ".weight."));
+  });
+  int stages = 0;
+  ForEachOp<QuantizeShard>(program, [&](const QuantizeShard&, const Instruction& at) {
+    EXPECT_EQ(at.micro_batch, -1);
+    ++stages;
+  });
+  EXPECT_EQ(stages, 2 * Float8Decoder().layers);
+}
+
+// ZERO1 quantizes whole matrices, and adds up gradients in the same order.
+TEST(Float8Laws, GatheringWeightsInFp8ChangesNoBits) {
+  struct Case {
+    int64_t ranks;
+    Accumulation accumulation;
+    int64_t sequences;  // With as many as ranks there is one micro-batch.
+    bool reshard = true;
+    int64_t prefetch = 1;
+    CheckpointingPreset preset = CheckpointingPreset::kNone;
+    int64_t segment = 1;
+    bool update_on_host = false;
+    bool adapts = false;  // The base is frozen, and travels in fp8 too.
+  };
+  const Case cases[] = {{2, Accumulation::kNoSync, 7},
+                        {3, Accumulation::kNoSync, 7},
+                        {3, Accumulation::kLayered, 7},
+                        {2, Accumulation::kSharded, 2},
+                        {3, Accumulation::kSharded, 3, /*reshard=*/false},
+                        {2, Accumulation::kNoSync, 5, true, /*prefetch=*/0},
+                        {3, Accumulation::kNoSync, 5, true, /*prefetch=*/3, CheckpointingPreset::kBlock, /*segment=*/2},
+                        {2, Accumulation::kLayered, 5, false, 2, CheckpointingPreset::kCheap},
+                        {3, Accumulation::kNoSync, 4, true, 1, CheckpointingPreset::kNone, 1, /*update_on_host=*/true},
+                        {3, Accumulation::kNoSync, 4, true, 1, CheckpointingPreset::kNone, 1, false, /*adapts=*/true}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(&c - cases);
+    RunOptions options = Float8Options();
+    options.steps = 2;
+    DecoderConfig model = Float8Decoder();
+    if (c.adapts) model.adapter = AdapterConfig{.rank = 2, .alpha = 4, .targets = {"*"}};
+    options.model = model;
+    options.step.mesh = {.shard = c.ranks};
+    options.step.accumulation = c.accumulation == Accumulation::kSharded ? Accumulation::kNoSync : c.accumulation;
+    options.step.strategy = Strategy::kZero1;
+    const Tokens tokens = Batch(c.sequences);
+    const RunResult whole = MustRun(options, tokens);
+    options.step.strategy = Strategy::kFullShard;
+    options.step.accumulation = c.accumulation;
+    options.step.reshard_after_forward = c.reshard;
+    options.step.prefetch = c.prefetch;
+    options.step.activations.preset = c.preset;
+    options.step.activations.segment_blocks = c.segment;
+    options.step.update_device = c.update_on_host ? UpdateDevice::kHost : UpdateDevice::kSame;
+    const RunResult sharded = MustRun(options, tokens);
+    EXPECT_EQ(sharded.losses, whole.losses);
+    EXPECT_TRUE(sharded.gradients == whole.gradients);
+    EXPECT_TRUE(sharded.weights == whole.weights);
+    EXPECT_EQ(sharded.measured_peak_bytes, sharded.plan.peak_bytes);
+    ExpectGathersCodes(sharded);
   }
 }
 

@@ -158,6 +158,7 @@ void TrafficRecorder::ExpectRow(const TrafficRow& row, const RunOptions& options
   }
   // By elements of the full vector. Blocks have equal sizes; the embedding and the head have other sizes.
   std::map<int64_t, TrafficCounts> expected;
+  bool any_float8 = false;
   for (const GroupState& g : result.step.state.groups) {
     const int64_t block = BlockOf(g.layout().parameters()[0].name);
     TrafficCounts counts = block >= 0 ? row.block(K) : row.end(K);
@@ -165,16 +166,26 @@ void TrafficRecorder::ExpectRow(const TrafficRow& row, const RunOptions& options
     const bool again = block >= 0 && block % segment != segment - 1 && block != blocks - 1;
     if (again) counts.gathers += GathersAgain(row, K);
     TrafficCounts& sum = expected[g.layout().padded_elements()];
-    sum.gathers += counts.gathers;
+    const bool float8 = g.float8 && row.strategy == Strategy::kFullShard;
+    (float8 ? sum.float8_gathers : sum.gathers) += counts.gathers;
+    any_float8 |= float8;
     sum.reductions += counts.reductions;
     if (hybrid) ++expected[g.layout().shard_elements()].sums_over_replicas;
   }
   if (mesh.ranks() == 1) expected.clear();
   for (const CollectiveTrace& trace : traces_) {
     std::map<int64_t, TrafficCounts> seen;
-    int64_t scalars = 0;
+    int64_t scalars = 0, maxima = 0;
     for (const CollectiveRecord& record : trace.records()) {
       const int64_t elements = record.bytes() / SizeOf(record.dtype);
+      if (record.dtype == DType::kFloat8E4M3) {
+        ++seen[elements].float8_gathers;
+        continue;
+      }
+      if (any_float8 && record.kind == CollectiveKind::kAllGather && record.dtype == DType::kFloat32) {
+        ++maxima;
+        continue;
+      }
       if (record.dtype != DType::kFloat32 && record.dtype != DType::kBFloat16) {
         EXPECT_LE(record.bytes(), 24 * mesh.shard) << what;
         ++scalars;
@@ -196,6 +207,7 @@ void TrafficRecorder::ExpectRow(const TrafficRow& row, const RunOptions& options
     }
     EXPECT_EQ(trace.records(), traces_[0].records()) << what;
     EXPECT_EQ(seen, expected) << what;
+    EXPECT_EQ(maxima, any_float8 && mesh.ranks() > 1 ? 1 : 0) << what;
     // These are the count of valid tokens and the totals. With replicas the loss is all-reduced separately.
     EXPECT_EQ(scalars, mesh.ranks() == 1 ? 0 : hybrid ? 3 : 2) << what;
   }

@@ -14,6 +14,7 @@ namespace shale::testing {
 
 struct TrafficCounts {
   int64_t gathers = 0, reductions = 0;
+  int64_t float8_gathers = 0;      // Of weights that travel in fp8 (GatherFloat8); not among `gathers`.
   int64_t sums_over_replicas = 0;  // All-reduces of a rank's shard of a gradient.
   bool operator==(const TrafficCounts&) const = default;
 };
@@ -38,8 +39,10 @@ class TrafficRecorder {
   // Sets options.wrap. The recorder must outlive the run.
   explicit TrafficRecorder(RunOptions& options);
   // Expects that every rank has issued the collectives of `row`. With replicas, those of the table run along `shard`,
-  // and one all-reduce of each group follows them, whatever K. With one rank, expects none. `options` and `result` are
-  // those of the run, of a decoder whose checkpointing applies to all blocks; `what` describes it.
+  // and one all-reduce of each group follows them, whatever K. Matmuls in fp8 change only how FULL_SHARD gathers: it
+  // gathers weights that multiply in fp8 as often in that form, and once a step their maxima. With one rank, expects no
+  // collective. `options` and `result` are those of the run, of a decoder whose checkpointing applies to all blocks;
+  // `what` describes it.
   void ExpectRow(const TrafficRow& row, const RunOptions& options, const RunResult& result,
                  const std::string& what) const;
 

@@ -5,9 +5,11 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "kernels/hash.h"
 #include "kernels/ops/float8.h"
@@ -172,8 +174,79 @@ OpCase QuantizeCase(DType act, DType format, const Float8Shape& shape, Float8Out
   return c;
 }
 
+OpCase TransposeCase(DType format, int64_t rows, int64_t columns) {
+  OpCase c{.name = Float8Name("Transpose", format, {rows, columns}, "")};
+  c.op = TransposeFloat8{c.memory.Random(format, {rows, columns}, -400, 400), c.memory.Output(format, {columns, rows})};
+  return c;
+}
+
+// A shard of a flat group, and its parameters.
+struct Float8Shard {
+  std::string name;
+  std::vector<ElementRange> parameters;
+  int64_t begin, elements, ranks;
+};
+const std::vector<Float8Shard>& Float8Shards() {
+  static const auto& shards = *new std::vector<Float8Shard>{{"whole", {{0, 35}, {40, 46}, {48, 57}}, 0, 60, 1},
+                                                            {"inside", {{0, 35}, {40, 46}}, 9, 4, 3},
+                                                            {"across", {{0, 35}, {40, 46}, {48, 57}}, 17, 29, 2},
+                                                            {"gap", {{0, 35}, {40, 46}}, 36, 3, 5},
+                                                            {"past", {{0, 35}}, 64, 32, 3},
+                                                            {"empty", {{0, 35}}, 64, 0, 2},
+                                                            {"packs", {{0, 4096}, {4096, 12288}}, 4096, 4096, 300},
+                                                            {"large", {{3, 155617}}, 0, 155648, 2},
+                                                            {"of_large", {{3, 155617}}, 70000, 60001, 3}};
+  return shards;
+}
+
+// If `special` is not 0, an element of the shard and a maximum of the last rank have it.
+OpCase ShardCase(QuantizeShard::Stage stage, DType act, const Float8Shard& shard, double special = 0) {
+  const bool quantizes = stage == QuantizeShard::Stage::kQuantize;
+  OpCase c{.name = Float8Name(quantizes ? "QuantizeShard" : "MaximaOfShard", act, {1, shard.elements},
+                              "_" + shard.name +
+                                  (special == 0          ? ""
+                                   : std::isnan(special) ? "_NaN"
+                                                         : "_Infinity"))};
+  const auto Q = std::ssize(shard.parameters);
+  std::vector<double> weights(shard.elements), maxima(shard.ranks * (Q + 2));
+  for (int64_t i = 0; i < shard.elements; ++i) weights[i] = 3 * std::sin(static_cast<double>(i));
+  for (int64_t i = 0; i < std::ssize(maxima); ++i) maxima[i] = i % 7 == 0 ? 0 : 2 + std::cos(static_cast<double>(i));
+  if (special != 0) {
+    weights[shard.elements / 2] = -special;
+    maxima[maxima.size() - 2] = special;
+  }
+  QuantizeShard op{.stage = stage,
+                   .weight_P = c.memory.Values(act, {shard.elements}, weights),
+                   .parameters = std::make_shared<const std::vector<ElementRange>>(shard.parameters),
+                   .shard_begin = shard.begin};
+  if (quantizes) {
+    op.maxima_WQ = c.memory.Values(DType::kFloat32, {shard.ranks, Q + 2}, maxima).Slice(1, 1, Q);
+    op.out_P = c.memory.Output(DType::kFloat8E4M3, {shard.elements});
+    op.scales_Q = c.memory.Output(DType::kFloat32, {Q});
+  } else {
+    op.maxima_WQ = c.memory.Output(DType::kFloat32, {1, Q});
+  }
+  c.op = op;
+  return c;
+}
+
+void AddShardCases(std::vector<OpCase>& cases) {
+  for (const auto stage : {QuantizeShard::Stage::kMaxima, QuantizeShard::Stage::kQuantize}) {
+    for (const DType act : kFloat8Acts) {
+      for (const Float8Shard& shard : Float8Shards()) cases.push_back(ShardCase(stage, act, shard));
+      for (const double special : {kInfinite, std::nan("")}) {
+        cases.push_back(ShardCase(stage, act, Float8Shards()[2], special));
+      }
+    }
+  }
+}
+
 std::vector<OpCase> Float8Cases() {
   std::vector<OpCase> cases;
+  AddShardCases(cases);
+  for (const DType format : kFloat8Formats) {
+    for (const Float8Shape& shape : kFloat8Shapes) cases.push_back(TransposeCase(format, shape.rows, shape.columns));
+  }
   for (const DType act : kFloat8Acts) {
     for (const Float8Shape& shape : kFloat8Shapes) {
       cases.push_back(AbsMaxCase(act, shape, nullptr));
@@ -198,6 +271,79 @@ std::vector<OpCase> Float8Cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Float8, OpConformance, ::testing::ValuesIn(Float8Cases()), CaseName);
+
+// Returns the elements of an operand after a backend has run an op.
+std::vector<double> ElementsAfter(const TestBackend& backend, const TestMemory& memory, const Op& op, const Tensor& t) {
+  std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+  const Tensor bound = memory.Bind(t, image.data());
+  std::vector<double> elements;
+  for (int64_t i = 0; i < bound.elements(); ++i) elements.push_back(ElementOf(bound, i));
+  return elements;
+}
+
+// Returns what the ranks compute in one stage, one after another: what `output` returns of the op.
+template <class Output>
+std::vector<double> OfShards(const TestBackend& backend, QuantizeShard op, absl::Span<const double> weights,
+                             int64_t shard, const std::vector<double>& maxima, const Output& output) {
+  std::vector<double> all;
+  const int64_t ranks = std::ssize(weights) / shard, Q = std::ssize(*op.parameters);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    TestMemory memory;
+    op.shard_begin = rank * shard;
+    op.weight_P = memory.Values(DType::kBFloat16, {shard}, weights.subspan(op.shard_begin, shard));
+    if (op.stage == QuantizeShard::Stage::kMaxima) {
+      op.maxima_WQ = memory.Output(DType::kFloat32, {1, Q});
+    } else {
+      op.maxima_WQ = memory.Values(DType::kFloat32, {ranks, Q}, maxima);
+      op.out_P = memory.Output(DType::kFloat8E4M3, {shard});
+      op.scales_Q = memory.Output(DType::kFloat32, {Q});
+    }
+    for (const double x : ElementsAfter(backend, memory, op, output(op))) all.push_back(x);
+  }
+  return all;
+}
+
+// The ranks have a matrix of 23 x 48 and, after a gap, one of 16 x 16. They find the codes and the scales of whole
+// matrices, although shards begin inside of rows, and the last rank may have elements of no matrix.
+TEST(Float8, ShardsOfAGroupHaveTheCodesOfWholeParameters) {
+  const std::vector<ElementRange> parameters = {{0, 23 * 48}, {1152, 1152 + 256}};
+  QuantizeShard op{.parameters = std::make_shared<const std::vector<ElementRange>>(parameters)};
+  for (const int64_t shard : {512, 704, 1408}) {
+    std::vector<double> weights(3 * shard, 100);
+    for (const ElementRange& range : parameters) {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        weights[i] = ToFloat(RoundToBFloat16(static_cast<float>(range.end * std::sin(static_cast<double>(i)))));
+      }
+    }
+    for (const TestBackend& backend : TestBackends()) {
+      SCOPED_TRACE(backend.name + " " + std::to_string(shard));
+      op.stage = QuantizeShard::Stage::kMaxima;
+      const std::vector<double> maxima =
+          OfShards(backend, op, weights, shard, {}, [](const QuantizeShard& of) { return of.maxima_WQ; });
+      op.stage = QuantizeShard::Stage::kQuantize;
+      const std::vector<double> codes =
+          OfShards(backend, op, weights, shard, maxima, [](const QuantizeShard& of) { return of.out_P; });
+      const std::vector<double> scales =
+          OfShards(backend, op, weights, shard, maxima, [](const QuantizeShard& of) { return of.scales_Q; });
+      std::vector<double> wanted(weights.size(), 0);
+      for (size_t q = 0; q < parameters.size(); ++q) {
+        const auto [begin, end] = parameters[q];
+        TestMemory memory;
+        const Tensor x =
+            memory.Values(DType::kBFloat16, {1, end - begin}, absl::MakeConstSpan(weights).subspan(begin, end - begin));
+        const QuantizeFloat8 whole{.x_RC = x,
+                                   .maximum_1 = memory.Values(DType::kFloat32, {1}, {MaximumOfInput(memory, x)}),
+                                   .out_RC = memory.Output(DType::kFloat8E4M3, {1, end - begin}),
+                                   .scale_1 = memory.Output(DType::kFloat32, {1})};
+        const std::vector<double> of_whole = ElementsAfter(backend, memory, whole, whole.out_RC);
+        std::copy(of_whole.begin(), of_whole.end(), wanted.begin() + begin);
+        const double scale = ElementsAfter(backend, memory, whole, whole.scale_1)[0];
+        for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(scales[rank * parameters.size() + q], scale);
+      }
+      EXPECT_EQ(codes, wanted);
+    }
+  }
+}
 
 // Every number of 16 bits becomes the code that the formats' definition gives, on every backend.
 TEST(Float8, EveryBFloat16IsQuantizedExactly) {
@@ -296,6 +442,19 @@ TEST(Float8, SaysWhatQuantizationWants) {
   EXPECT_TRUE(Validate(quantize).ok()) << Validate(quantize);
   quantize.out_RC = Tensor::Contiguous(DType::kFloat8E5M2, {5, 7});
   ExpectRefused(quantize, {"transposed is f8e4m3[7, 5]; wanted f8e5m2[C=7, R=5]"});
+
+  TransposeFloat8 transpose{Tensor::Contiguous(DType::kUInt8, {5, 7}), Tensor::Contiguous(DType::kFloat8E5M2, {7, 5})};
+  ExpectRefused(transpose, {"x is u8[5, 7]; wanted f8e4m3 or f8e5m2"});
+  transpose.x_RC.dtype = DType::kFloat8E4M3;
+  ExpectRefused(transpose, {"y is f8e5m2[7, 5]; wanted f8e4m3[C=7, R=5]"});
+
+  QuantizeShard shard{.weight_P = Tensor::Contiguous(DType::kBFloat16, {13}),
+                      .maxima_WQ = Tensor::Contiguous(DType::kFloat32, {3, 1})};
+  ExpectRefused(shard, {"parameters is null"});
+  shard.parameters = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{4, 9}, {8, 12}});
+  ExpectRefused(shard, {"maxima is f32[3, 1]; wanted f32[W=1, Q=2]"});
+  shard.maxima_WQ = Tensor::Contiguous(DType::kFloat32, {1, 2});
+  ExpectRefused(shard, {"parameters has [8, 12) after a range that ends at 9"});
 }
 
 }  // namespace

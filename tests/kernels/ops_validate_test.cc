@@ -117,6 +117,7 @@ TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
                                          "BiasBackward.d_out",
                                          "AbsMax.x",
                                          "QuantizeFloat8.x",
+                                         "QuantizeShard.maxima",
                                          "Rope.x",
                                          "AttentionForward.q",
                                          "AttentionForward.k",

@@ -240,6 +240,16 @@ void AddFloat8(OpCaseMaker& m, std::vector<OpCase>& cases) {
     if (transposes) op.transposed_CR = m.New(DType::kFloat8E4M3, {s.hidden, s.tokens});
     cases.push_back(m.Finish(op, transposes ? "and transpose" : "", ShapeText(op.x_RC)));
   }
+  const TransposeFloat8 transpose{m.New(DType::kFloat8E4M3, {s.tokens, s.hidden}),
+                                  m.New(DType::kFloat8E4M3, {s.hidden, s.tokens})};
+  cases.push_back(m.Finish(transpose, "", ShapeText(transpose.x_RC)));
+  QuantizeShard shard{.weight_P = m.Act({s.parameters}), .maxima_WQ = m.F32({1, 1})};
+  shard.parameters = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, s.parameters});
+  cases.push_back(m.Finish(shard, "maxima", ShapeText(shard.weight_P)));
+  shard.stage = QuantizeShard::Stage::kQuantize;
+  shard.out_P = m.New(DType::kFloat8E4M3, {s.parameters});
+  shard.scales_Q = m.F32({1});
+  cases.push_back(m.Finish(shard, "quantize", ShapeText(shard.weight_P)));
 }
 
 std::string SizesText(const MatMul& op) { return absl::StrCat(op.m(), " x ", op.n(), " x ", op.k()); }

@@ -65,7 +65,9 @@ Tensor GraphBuilder::Operand(const Tensor& tensor, int rank, absl::string_view u
 bool GraphBuilder::MultipliesInFloat8(const Tensor& x_TK, const Tensor& weight_NK, bool rows, absl::string_view name) {
   // Parts that a model computes in fp32 stay in fp32.
   const bool narrow = x_TK.dtype != DType::kFloat32 && weight_NK.dtype == x_TK.dtype && weight_NK.rank == 2;
-  if (!options_.float8_matmuls || unit().layer < 0 || options_.mode == GraphMode::kLogits || !narrow) return false;
+  if (!options_.float8_matmuls || unit().layer < 0 || !narrow) return false;
+  if (IsOwn(weight_NK)) float8_weights_.insert(unit().values[weight_NK.where.symbol].parameter);
+  if (options_.mode == GraphMode::kLogits) return false;
   const struct {
     bool counts;
     int64_t size;

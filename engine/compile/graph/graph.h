@@ -28,6 +28,9 @@ struct ParameterGroup {
   bool frozen = false;
   Storage storage = Storage::kAsUsed;
   int optimizer_group = -1;
+  // Whether nothing reads these parameters but linear layers that multiply in fp8 ([Note: fp8 matmuls]). Graphs of
+  // logits have the same groups.
+  bool float8 = false;
 };
 
 enum class ValueRole {
@@ -114,6 +117,11 @@ struct UnitGraph {
 // lies for itself, and transposed for the gradient of the weight. Backward finds the transposed one, with one byte for
 // each element, and does not need the input. It quantizes the weight again, transposed, because keeping that would take
 // memory in all layers at once.
+//
+// That is the plain program. Passes change where weights are quantized, and no bits (engine/compile/step/passes.h).
+// Where ranks gather a weight for each use, each quantizes its shard once a step and they gather codes (GatherFloat8):
+// so these weights have flat groups of their own (ParameterGroup::float8), which nothing else reads. Where a rank holds
+// the whole weight, it may quantize that once for all micro-batches (QuantizeOnce).
 //
 // A graph of logits multiplies in the compute dtype. To quantize a weight it must be read twice, which costs more than
 // fp8 saves for a few tokens, and a sequence would depend on the tokens that are computed beside it.

@@ -87,16 +87,27 @@ std::vector<bool> GraphBuilder::MatricesOfBlocks() const {
   return matrices;
 }
 
+std::vector<bool> GraphBuilder::Float8Weights() const {
+  std::vector<bool> weights = MatricesOfBlocks();
+  for (size_t id = 0; id < weights.size(); ++id) {
+    const bool as_used = graph_.parameters[id].storage == Storage::kAsUsed;
+    weights[id] = weights[id] && as_used && float8_weights_.count(static_cast<ParameterId>(id)) > 0;
+  }
+  return weights;
+}
+
 void GraphBuilder::SplitGroups() {
   std::vector<ParameterGroup> groups;
+  const std::vector<bool> float8 = Float8Weights();
   const auto add = [&](const ParameterGroup& whole, ParameterGroup part) {
-    part.name = absl::StrCat(whole.name, part.frozen ? ".frozen" : "", RowOf(part.storage).suffix);
+    part.name =
+        absl::StrCat(whole.name, part.frozen ? ".frozen" : "", RowOf(part.storage).suffix, part.float8 ? ".fp8" : "");
     if (part.dtype != options_.compute_dtype) absl::StrAppend(&part.name, ".", ToString(part.dtype));
     if (part.optimizer_group >= 0) absl::StrAppend(&part.name, ".groups[", part.optimizer_group, "]");
     for (const ParameterId id : whole.parameters) {
       const Parameter& p = graph_.parameters[id];
       if (p.dtype == part.dtype && p.frozen == part.frozen && p.storage == part.storage &&
-          p.optimizer_group == part.optimizer_group) {
+          p.optimizer_group == part.optimizer_group && float8[id] == part.float8) {
         part.parameters.push_back(id);
       }
     }
@@ -110,11 +121,13 @@ void GraphBuilder::SplitGroups() {
     std::set<int> optimizer_groups;
     for (const ParameterId id : group.parameters) optimizer_groups.insert(graph_.parameters[id].optimizer_group);
     for (const DType dtype : dtypes) {
-      for (const int optimizer_group : optimizer_groups) {
-        add(group, {.dtype = dtype, .optimizer_group = optimizer_group});
-      }
-      for (int storage = 0; storage < kStorages; ++storage) {
-        add(group, {.dtype = dtype, .frozen = true, .storage = static_cast<Storage>(storage)});
+      for (const bool in_float8 : {false, true}) {
+        for (const int optimizer_group : optimizer_groups) {
+          add(group, {.dtype = dtype, .optimizer_group = optimizer_group, .float8 = in_float8});
+        }
+        for (int storage = 0; storage < kStorages; ++storage) {
+          add(group, {.dtype = dtype, .frozen = true, .storage = static_cast<Storage>(storage), .float8 = in_float8});
+        }
       }
     }
   }

@@ -22,7 +22,9 @@ absl::Status RunPasses(const StepOptions& options, const JobState& state, const 
                        StepProgram& program) {
   SHALE_RETURN_IF_ERROR(limits.Check());
   const bool updates = HasUpdates(program);  // Programs that only evaluate or generate have none.
-  // First, because it finds the visits by what stands side by side, before copies work ahead too.
+  // First, because all others move and copy what it gathers.
+  GatherFloat8(program, state);
+  // Then, because it finds the visits by what stands side by side, before copies work ahead too.
   OverlapCollectives(program, options.prefetch);
   // Before OffloadState, which copies only what updates on the device need.
   if (updates && options.updates_on_host()) {

@@ -28,6 +28,21 @@ namespace shale {
 absl::Status RunPasses(const StepOptions& options, const JobState& state, const Ops& ops, const WorkLimits& limits,
                        StepProgram& program);
 
+// Lets weights that multiply in fp8 travel in fp8, so that a rank receives one byte for each and quantizes only its
+// shard, once a step ([Note: fp8 matmuls] in engine/compile/graph/graph.h):
+//
+//   compute   maxima of each shard               quantize each shard    matmuls read gathered codes ...
+//   gather                           all maxima                         codes of a unit, codes of the next ...
+//
+// The scale of a weight follows its largest magnitude on all ranks, so one all-gather brings the maxima of all weights
+// together before the first loop. Where ops made a weight's fp8 form they are gone; where they made its transposed form,
+// the gathered codes are transposed.
+//
+// Changes the flat groups of `state` whose gathered weights nothing reads but ops that quantize a whole parameter.
+// Leaves those alone that are not gathered, lie in host memory, or are stored in another form. Keeps the order of all
+// other instructions. REQUIRES: no instruction changes the weights of a group before its last all-gather.
+void GatherFloat8(StepProgram& program, const JobState& state);
+
 // Lets collectives run while units compute. Moves the all-gathers of a visit (engine/compile/step/visits.h) to the
 // beginning of the visit that is `prefetch` visits earlier, so that the gather stream works up to `prefetch` visits
 // ahead of the compute stream. A gathered buffer lives from its all-gather to its last use, so `prefetch` also decides
@@ -87,9 +102,9 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 void OffloadState(StepProgram& program);
 
 // Quantizes a weight once for all iterations of a loop, if the loop does not change it: the ops that find its maximum
-// and write it in fp8, as it lies and transposed, move before the loop, and become one of each. In LAYERED these are
-// the weights of the unit that the loop works for; otherwise those that a rank holds whole, of all units. Iterations
-// read what every iteration would write.
+// and write it in fp8, as it lies and transposed, move before the loop, and become one of each. So does the op that
+// transposes a weight which was gathered in fp8. In LAYERED these are the weights of the unit that the loop works for;
+// otherwise those that a rank holds whole, of all units. Iterations read what every iteration would write.
 //
 // Keeps all other instructions and their order. REQUIRES: there is room for the weights of a loop in fp8, two bytes for
 // each element.

@@ -86,7 +86,8 @@ absl::StatusOr<GroupState> PlaceGroup(const ModelGraph& model, const ParameterGr
   return GroupState{.placement = GroupPlacement(std::move(layout), options.placement()),
                     .frozen = group.frozen,
                     .optimizer_group = group.optimizer_group,
-                    .storage = group.storage};
+                    .storage = group.storage,
+                    .float8 = group.float8};
 }
 
 // Returns the states of all groups that train, each once, in the order of the optimizers.

@@ -62,6 +62,7 @@ struct GroupState {
   bool frozen = false;                 // Whether it does not train: then it has only weights, and what is saved.
   int optimizer_group = -1;            // As ParameterGroup::optimizer_group.
   Storage storage = Storage::kAsUsed;  // As ParameterGroup::storage.
+  bool float8 = false;                 // As ParameterGroup::float8.
 
   const ShardLayout& layout() const { return placement.layout(); }
   // Returns the weights that this rank holds between steps (GroupPlacement::Weights).

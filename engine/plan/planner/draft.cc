@@ -92,7 +92,14 @@ bool PacksOnce(const StepProgram& program) {
 bool QuantizesOnce(const StepProgram& program) {
   return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
     const Op* op = std::get_if<Op>(&instruction.action);
-    return op != nullptr && op->Is<QuantizeFloat8>() && instruction.micro_batch < 0;
+    return op != nullptr && (op->Is<QuantizeFloat8>() || op->Is<TransposeFloat8>()) && instruction.micro_batch < 0;
+  });
+}
+
+bool GathersFloat8(const StepProgram& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    return op != nullptr && op->Is<QuantizeShard>();
   });
 }
 

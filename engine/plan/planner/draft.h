@@ -57,6 +57,8 @@ absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOp
 // (StepOptions::prepares_weights_once).
 bool PacksOnce(const StepProgram& program);
 bool QuantizesOnce(const StepProgram& program);
+// Returns whether weights are gathered in fp8 (GatherFloat8 in engine/compile/step/passes.h).
+bool GathersFloat8(const StepProgram& program);
 
 // Returns the budget of one rank. For the arena and for host memory, this is the number of bytes that the job sets,
 // otherwise that of `default_budget`; without either there is no limit. Returns an error of `default_budget` only if

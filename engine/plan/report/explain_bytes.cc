@@ -24,6 +24,9 @@ std::string DescribeWidened(const Explained& x, const JobPlan& plan) {
                                  ToString(x.job.optimizer.frozen_weights), " to ",
                                  ToString(DTypeOf(x.job.precision.compute)), ", until its forward or backward ends"));
   }
+  if (GathersFloat8(plan.train.step.program)) {
+    parts.push_back("this rank's shard of weights of matmuls in fp8, which is gathered in that form");
+  }
   if (QuantizesOnce(plan.train.step.program)) {
     parts.push_back(absl::StrCat(plan.options.accumulation == Accumulation::kLayered ? "a unit's" : "all",
                                  " weights of matmuls in fp8, quantized once for all micro-batches"));
@@ -174,7 +177,8 @@ SectionText ExplainMatMuls(const Explained& x) {
                  "norm or an activation function writes is then kept in that form, unless activation checkpointing "
                  "computes it again. The output of attention is kept in both, because the backward of attention reads "
                  "it too. In exchange, the unit in use has its weights, inputs and gradients in fp8 beside those in "
-                 "the compute dtype.",
+                 "the compute dtype. Weights that are gathered in fp8 take one byte for each and are not there in the "
+                 "compute dtype, but a rank keeps its shard of all of them in fp8 through the step.",
                  CompareTable(x, {"precision.matmuls"}, rows, {Needs(), AgainstThisJob(x), Activations()}));
 }
 

@@ -249,6 +249,35 @@ TEST(GraphBuilder, OnlyLayersInTheComputeDtypeOfBlocksMultiplyInFp8) {
   EXPECT_EQ(float8, (std::vector<int>{0, 1, 0}));
 }
 
+// Their groups are those of all graphs of a job, also of graphs of logits, which multiply as computed.
+TEST(GraphBuilder, WeightsThatMultiplyInFp8AreGroupsOfTheirOwnInEveryMode) {
+  GraphOptions options{.compute_dtype = DType::kBFloat16, .micro_batch = 1, .sequence_length = 16};
+  options.float8_matmuls = true;
+  DecoderConfig adapted = Float8Decoder();
+  adapted.layers = 1;
+  adapted.adapter = AdapterConfig{.rank = 2, .targets = {"*"}};
+  for (const GraphMode mode : {GraphMode::kTraining, GraphMode::kEvaluation, GraphMode::kLogits}) {
+    options.mode = mode;
+    const auto names = [&](const DecoderConfig& model) {
+      const absl::StatusOr<ModelGraph> graph = BuildDecoder(model, options);
+      EXPECT_TRUE(graph.ok()) << graph.status();
+      std::string all;
+      for (const ParameterGroup& group : graph->groups) {
+        absl::StrAppend(&all, all.empty() ? "" : ", ", group.name, " ", group.parameters.size());
+      }
+      return all;
+    };
+    EXPECT_EQ(names(Float8Decoder()), "embedding 1, blocks.0 2, blocks.0.fp8 4, blocks.1 2, blocks.1.fp8 4, head 2");
+    // Adapters multiply as computed.
+    EXPECT_EQ(names(adapted),
+              "embedding.frozen 1, blocks.0 14, blocks.0.frozen 2, blocks.0.frozen.fp8 4, head.frozen 2");
+    options.frozen_weights = Storage::kNf4;
+    EXPECT_EQ(names(adapted),
+              "embedding.frozen 1, blocks.0 14, blocks.0.frozen 2, blocks.0.frozen.nf4 4, head.frozen 2");
+    options.frozen_weights = Storage::kAsUsed;
+  }
+}
+
 // An op may update the input of a layer in place. What was quantized before is another matrix then.
 TEST(GraphBuilder, AnInputThatChangesIsQuantizedAgain) {
   GraphOptions options{.compute_dtype = DType::kBFloat16, .micro_batch = 1, .sequence_length = 16, .vocabulary = 5};

@@ -108,7 +108,18 @@ TEST(CudaFloat8, NeedsEachOfItsBarriers) {
     ExpectNeedsEachOfItsBarriers(memory, op, 1);
     op.transposed_CR = memory.Output(DType::kFloat8E4M3, {33, 40});
     ExpectNeedsEachOfItsBarriers(memory, op, 2);
+    const QuantizeShard shard = {.stage = QuantizeShard::Stage::kQuantize,
+                                 .weight_P = memory.Random(act, {40}),
+                                 .maxima_WQ = memory.Values(DType::kFloat32, {40, 1}, std::vector<double>(40, 1)),
+                                 .out_P = memory.Output(DType::kFloat8E4M3, {40}),
+                                 .scales_Q = memory.Output(DType::kFloat32, {1}),
+                                 .parameters = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, 40})};
+    ExpectNeedsEachOfItsBarriers(memory, shard, 2);
   }
+  TestMemory memory;
+  ExpectNeedsEachOfItsBarriers(
+      memory, TransposeFloat8{memory.Random(DType::kFloat8E4M3, {40, 33}), memory.Output(DType::kFloat8E4M3, {33, 40})},
+      1);
 }
 
 // There are enough positions for two tiles of the sort.

@@ -310,6 +310,18 @@ TEST(LargeOperands, Float8) {
   RunLastBlocks(memory, quantize);
   EXPECT_EQ(LastOf(quantize.out_RC), 448);
   EXPECT_EQ(LastOf(quantize.transposed_CR), 448);
+  const TransposeFloat8 transpose = {.x_RC = quantize.out_RC, .y_CR = memory.Zeros(DType::kFloat8E4M3, {kWide, kMany})};
+  RunLastBlocks(memory, transpose);
+  EXPECT_EQ(LastOf(transpose.y_CR), 448);
+  const QuantizeShard shard = {
+      .stage = QuantizeShard::Stage::kQuantize,
+      .weight_P = maximum.x_RC.Reshape({kMany * kWide}),
+      .maxima_WQ = maximum.maximum_1.Reshape({1, 1}),
+      .out_P = memory.Zeros(DType::kFloat8E4M3, {kMany * kWide}),
+      .scales_Q = memory.Zeros(DType::kFloat32, {1}),
+      .parameters = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, kMany * kWide})};
+  RunLastBlocks(memory, shard);
+  EXPECT_EQ(LastOf(shard.out_P), 448);
   QuantizeFloat8 far = quantize;
   far.x_RC = EndingInOnes(FarRows(memory, 600, 200), 1);
   far.out_RC = memory.Zeros(DType::kFloat8E4M3, {600, 200});
