@@ -156,6 +156,21 @@ std::vector<VisitRange> VisitsOf(const StepProgram& program) {
   return visits;
 }
 
+bool IsSameView(const Tensor& x, const Tensor& y) {
+  return x.where == y.where && x.dtype == y.dtype && x.shape == y.shape && x.strides == y.strides;
+}
+
+std::vector<bool> WrittenIn(const StepProgram& program, const Loop& loop) {
+  std::vector<bool> written(program.buffers.size(), false);
+  for (InstructionId id = loop.begin; id < loop.end; ++id) {
+    VisitInstruction(program.instructions[id], /*first_iteration=*/false,
+                     [&](absl::string_view, const Tensor& t, Access access) {
+                       if (access != Access::kRead) written[t.where.symbol] = true;
+                     });
+  }
+  return written;
+}
+
 Instruction CopyInstruction(const Instruction& like, const Tensor& device, const Tensor& host, bool to_host) {
   return {.action = Transfer{.device = device, .host = host, .to_host = to_host},
           .stream = StreamId::kCopy,
