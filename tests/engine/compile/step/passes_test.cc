@@ -382,7 +382,7 @@ TEST_F(QuantizeOnceTest, InLayeredEachLoopQuantizesWhatItReads) {
 }
 
 TEST_F(QuantizeOnceTest, WhatChangesFromOneMicroBatchToTheNextStays) {
-  const BufferId x = builder_.AddBuffer("x", 32), shard = builder_.AddPersistent("shard", 32);
+  const BufferId x = builder_.AddBuffer("x", 64), shard = builder_.AddPersistent("shard", 32);
   builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
   builder_.Loop(3);
   Gather(0, shard, x);
