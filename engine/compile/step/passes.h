@@ -35,12 +35,13 @@ absl::Status RunPasses(const StepOptions& options, const JobState& state, const 
 //   gather                           all maxima                         codes of a unit, codes of the next ...
 //
 // The scale of a weight follows its largest magnitude on all ranks, so one all-gather brings the maxima of all weights
-// together before the first loop. Where ops made a weight's fp8 form they are gone; where they made its transposed
-// form, the gathered codes are transposed.
+// together when the step begins. Where ops made a weight's fp8 form they are gone; where they made its transposed form,
+// the gathered codes are transposed.
 //
 // Changes the flat groups of `state` whose gathered weights nothing reads but ops that quantize a whole parameter.
 // Leaves those alone that are not gathered, lie in host memory, or are stored in another form. Keeps the order of all
-// other instructions. REQUIRES: no instruction changes the weights of a group before its last all-gather.
+// other instructions. REQUIRES: the first loop runs once, and no instruction changes the weights of a group before its
+// last all-gather.
 void GatherFloat8(StepProgram& program, const JobState& state);
 
 // Lets collectives run while units compute. Moves the all-gathers of a visit (engine/compile/step/visits.h) to the

@@ -103,10 +103,9 @@ class Float8Gatherer {
     }
   }
 
-  // Inserts what the ranks do once a step: each finds the maxima of its shards, they gather these, and each quantizes
-  // its shards.
+  // Inserts what the ranks do when a step begins: each finds the maxima of its shards, they gather these, and each
+  // quantizes its shards.
   void QuantizeShards(const std::vector<Shard*>& shards) {
-    const InstructionId first = shards.front()->gathers.front();
     const int64_t ranks = shards.front()->group->layout().shards();
     int64_t all = 0;
     for (const Shard* shard : shards) all += shard->parameters();
@@ -115,7 +114,7 @@ class Float8Gatherer {
     const Tensor maxima = edit_.AddTensor("weights.maxima.gathered", BufferCategory::kGatheredParameters,
                                           Tensor::Contiguous(DType::kFloat32, {ranks, all}));
     const auto insert = [&](StreamId stream, Action action) {
-      edit_.InsertBeforeLoop(first, {.action = std::move(action), .stream = stream, .phase = Phase::kBegin});
+      edit_.InsertBefore(0, {.action = std::move(action), .stream = stream, .phase = Phase::kBegin});
     };
     std::vector<QuantizeShard> ops;
     int64_t at = 0;

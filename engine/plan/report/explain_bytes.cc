@@ -24,12 +24,12 @@ std::string DescribeWidened(const Explained& x, const JobPlan& plan) {
                                  ToString(x.job.optimizer.frozen_weights), " to ",
                                  ToString(DTypeOf(x.job.precision.compute)), ", until its forward or backward ends"));
   }
-  if (GathersFloat8(plan.train.step.program)) {
-    parts.push_back("this rank's shard of weights of matmuls in fp8, which is gathered in that form");
-  }
+  const bool gathers = GathersFloat8(plan.train.step.program);
+  if (gathers) parts.push_back("this rank's shard of the weights of matmuls in fp8, which is gathered in that form");
   if (QuantizesOnce(plan.train.step.program)) {
     parts.push_back(absl::StrCat(plan.options.accumulation == Accumulation::kLayered ? "a unit's" : "all",
-                                 " weights of matmuls in fp8, quantized once for all micro-batches"));
+                                 " weights of matmuls in fp8, ", gathers ? "transposed" : "quantized",
+                                 " once for all micro-batches"));
   }
   return absl::StrJoin(parts, "; ");
 }
