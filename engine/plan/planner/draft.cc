@@ -176,23 +176,25 @@ absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& lim
 
 // Returns the key by which drafts are compared; the smallest is best. A draft that fits comes before one that does not.
 // Then the one that sends least is best, then the one that exceeds the budget least, then the one that needs the least
-// memory. What a draft sends does not count if it does not fit.
+// memory. What a draft sends does not count if it does not fit. With one micro-batch a step all accumulations send the
+// same, and the bytes by which they differ do not count if they fit: LAYERED saves few, and costs a loop for each visit
+// and the graphs of a single rank (UsesGraphs).
 auto KeyOf(const Draft& draft) {
   const Cost& cost = draft.cost;
   return std::make_tuple(!draft.fits, draft.fits ? cost.sent_bytes : 0,
-                         draft.budget.Missing(cost.arena_bytes, cost.host_bytes), cost.arena_bytes);
+                         draft.budget.Missing(cost.arena_bytes, cost.host_bytes),
+                         draft.fits && draft.options.micro_batches == 1 ? 0 : cost.arena_bytes);
 }
 
 // The accumulations of a job that leaves its own open, in such an order that the first that fits is the best of them by
 // KeyOf. Empty if that order is not known before they are compiled.
 //
-// With one micro-batch a step all send the same, and differ in little but the order of their instructions; but NO_SYNC
-// holds full gradients. Where no gradients are sharded, all sum full gradients and reduce them once, and LAYERED keeps
-// what backward needs of all micro-batches. Otherwise LAYERED sends least, because it gathers and reduces once a step,
-// and SHARDED most. With four micro-batches this is so even though LAYERED reduces a tied embedding twice.
+// Where no gradients are sharded, all sum full gradients and reduce them once, and LAYERED keeps what backward needs of
+// all micro-batches. Otherwise LAYERED sends least, because it gathers and reduces once a step, and SHARDED most. With
+// four micro-batches this is so even though LAYERED reduces a tied embedding twice.
 struct AccumulationOrder {
   std::vector<Accumulation> all;
-  bool equal = false;  // All of them send the same. Then a later one may need a little less memory than the first.
+  bool is_near = false;  // A later one that fits may still need a little less memory than the first.
 };
 
 AccumulationOrder OrderOf(const StepOptions& options) {
@@ -205,7 +207,7 @@ AccumulationOrder OrderOf(const StepOptions& options) {
   } else if (options.micro_batches >= 4 && !sums_full) {
     all = {kLayered, kNoSync, kSharded};
   }
-  AccumulationOrder order{.equal = !all.empty() && all.front() == kSharded};
+  AccumulationOrder order{.is_near = sums_full && options.micro_batches > 1};
   const std::vector<Accumulation> allowed = AccumulationsFor(options.gradient_shards);
   std::copy_if(all.begin(), all.end(), std::back_inserter(order.all), [&](Accumulation accumulation) {
     return std::find(allowed.begin(), allowed.end(), accumulation) != allowed.end() &&
@@ -285,6 +287,7 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   const Ops& ops = OpsOf(job.sharding.ranks);
   const Accumulation named = wanted.options.accumulation;
   const bool is_open = named == Accumulation::kAuto;
+  const bool all_alike = wanted.options.micro_batches == 1;  // See KeyOf.
   std::vector<Draft> drafts;
   std::optional<size_t> best, fastest;  // The best of them by KeyOf, and the fastest that fits.
   std::vector<Variant> candidates;
@@ -307,7 +310,7 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
     absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops, compile);
     SHALE_RETURN_IF_ERROR(limits_.Check());
     // Once the seconds of one are hardly known, those of the others decide nothing.
-    if (is_open && least_known >= kCoveredShare && draft.ok() && draft->fits) {
+    if (is_open && least_known >= kCoveredShare && !(first_that_fits && all_alike) && draft.ok() && draft->fits) {
       const StepTime time = TimeOf(job, *draft);
       time.Fill(draft->cost);
       least_known = std::min(least_known, time.known);
@@ -324,14 +327,14 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
     };
     if (!best || key(last) < key(*best)) best = last;
     if (drafts[last].time && (!fastest || seconds(last) < seconds(*fastest))) fastest = last;
-    if (!order.empty() && drafts[last].fits && least_known < kCoveredShare) break;
+    if (!order.empty() && drafts[last].fits && (all_alike || least_known < kCoveredShare)) break;
   }
   if (!best) return candidates.front().status;
   const bool by_seconds = fastest && least_known >= kCoveredShare;
   if (!by_seconds) {
     for (Variant& candidate : candidates) candidate.cost.seconds = 0;  // Nobody shall compare what is hardly known.
   }
-  Draft draft = std::move(drafts[by_seconds ? *fastest : *best]);
+  Draft draft = std::move(drafts[by_seconds && !all_alike ? *fastest : *best]);
   draft.by_seconds = by_seconds;
   draft.candidates = std::move(candidates);
   return draft;
@@ -374,10 +377,11 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
   // Where seconds decide, they may be those of another one.
   const bool is_measured = machine_.profile != nullptr && !machine_.profile->works().empty();
-  if (is_open && is_measured && TimeOf(job, sketch).known >= kCoveredShare) return CompileWhole(job);
+  const bool all_alike = sketch.options.micro_batches == 1;  // See KeyOf.
+  if (is_open && is_measured && !all_alike && TimeOf(job, sketch).known >= kCoveredShare) return CompileWhole(job);
   // Weights that are packed again may fit where those that are packed once do not.
   if (!sketch.fits && (is_open || PacksOnce(sketch.train.step.program))) return CompileWhole(job);
-  if (!order.equal) return sketch;
+  if (!order.is_near) return sketch;
   Job decided = job;
   for (const Accumulation other : order.all) {
     if (other == sketch.options.accumulation) continue;

@@ -101,7 +101,7 @@ class Drafter {
   // Returns the draft of the job with the overrides. If its accumulation is AUTO, tries all of them. Takes the one that
   // fits the budget and sends least, and among equals the one that needs the least memory. If none fits, takes the one
   // that exceeds the budget least. If the machine's speed is known, and kCoveredShare of a step with each that fits was
-  // measured there, takes the fastest that fits.
+  // measured there, takes the fastest that fits. Of a job with one micro-batch a step, takes the first that fits.
   //
   // Returns InvalidArgument if the job cannot have the settings, or has more ranks than the machine has room for; the
   // error of the first accumulation if none can be compiled; errors of the machine's default budget; and those of

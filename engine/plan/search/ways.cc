@@ -162,10 +162,14 @@ const Way& Ways::Timed(const Way& sketch) {
   const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
   SHALE_CHECK(job.ok()) << job.status();
   MadeDraft made = ahead_.Take({text, *job, Depth::kTimedIfFits});
-  Set(made, way);
-  if (!made.draft.ok()) return way;
-  Time(**job, *made.draft, way);
-  if (!made.placed) ahead_.Keep(text, std::move(made));
+  if (made.sketch_time) {
+    made.sketch_time->Fill(way.variant.cost);
+    way.timed = true;
+  } else {
+    way.variant.status = made.draft.status();
+    if (made.draft.ok()) Time(**job, *made.draft, way);
+  }
+  ahead_.Keep(text, std::move(made));
   return way;
 }
 
@@ -175,7 +179,8 @@ const Way& Ways::Exact(const Way& sketch) {
   Way& way = tried_.at(text);
   const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
   SHALE_CHECK(job.ok()) << job.status();
-  MadeDraft made = ahead_.Take({text, *job, Depth::kPlaced});
+  MadeDraft made = ahead_.Take({text, *job, Depth::kSketched});
+  if (made.draft.ok() && !made.placed) Place(**job, made);
   Set(made, way);
   if (made.draft.ok() && way.fits()) Time(**job, *made.draft, way);
   return way;
@@ -215,24 +220,25 @@ bool Ways::SketchFits(const Choices& choices) {
 }
 
 void Ways::Make(const Job& job, Depth depth, MadeDraft& made) {
-  const bool is_new = !made.made;
-  if (is_new) {
+  if (!made.made) {
     made.made = true;
     made.draft = drafter_.Sketch(job);
-    if (made.draft.ok()) made.kept = KeptBySeveralUnits(made.draft->train.step.program);
+    if (!made.draft.ok()) return;
+    made.kept = KeptBySeveralUnits(made.draft->train.step.program);
+    const int64_t budget = made.draft->budget.bytes;
+    if (made.draft->fits && made.draft->cost.arena_bytes > budget - budget / kNearBudget) Place(job, made);
+    const bool is_bounded = made.draft.ok() && made.draft->fits && !made.placed && !query_.seconds;
+    if (is_bounded) made.least_seconds = drafter_.LeastSecondsOf(job, *made.draft);
   }
-  if (!made.draft.ok()) return;
-  const Draft& draft = *made.draft;
-  const int64_t budget = draft.budget.bytes;
-  const bool is_near = draft.fits && draft.cost.arena_bytes > budget - budget / kNearBudget;
-  if (!made.placed && (depth == Depth::kPlaced || (is_new && is_near))) Place(job, made);
   if (!made.draft.ok() || query_.seconds) return;
-  const bool timed_if_fits = made.placed || depth != Depth::kSketched;
-  if (depth == Depth::kTimed || (made.draft->fits && timed_if_fits)) {
-    drafter_.TimeOf(job, *made.draft);
-  } else if (made.draft->fits && made.least_seconds == 0) {
-    made.least_seconds = drafter_.LeastSecondsOf(job, *made.draft);
+  Draft& draft = *made.draft;
+  if (made.placed ? draft.fits : depth == Depth::kTimed || (draft.fits && depth != Depth::kSketched)) {
+    const StepTime time = drafter_.TimeOf(job, draft);
+    if (!made.placed) made.sketch_time = time;
   }
+  if (depth != Depth::kPlaced || made.placed) return;
+  Place(job, made);
+  if (made.draft.ok() && made.draft->fits) drafter_.TimeOf(job, *made.draft);
 }
 
 void Ways::Place(const Job& job, MadeDraft& made) {

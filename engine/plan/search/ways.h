@@ -11,6 +11,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -69,18 +70,19 @@ enum class Depth {
   kSketched,
   kTimedIfFits,  // With the seconds of a step on paper, if it fits.
   kTimed,        // With these seconds, even if it does not fit.
-  kPlaced        // As a plan, with its seconds if it fits.
+  kPlaced        // The same as kTimedIfFits, and then a plan, with the seconds of that.
 };
 
 // A draft, and what a way asks of it.
 struct MadeDraft {
   absl::StatusOr<Draft> draft = absl::UnknownError("not made");
   KeptTensors kept;
-  double least_seconds = 0;  // Drafter::LeastSecondsOf, if it fits and was neither timed nor placed.
+  double least_seconds = 0;             // Drafter::LeastSecondsOf, if it fits and was neither timed nor placed.
+  std::optional<StepTime> sketch_time;  // Of the sketch, if that was timed before it was placed.
   bool made = false, placed = false;
 };
 
-// Makes drafts before they are wanted, on other threads, and keeps some that may be wanted again. What they are depends
+// Makes drafts before they are wanted, on other threads, and keeps some that may be wanted again. What they say depends
 // on the settings alone; whether they are timed or placed already depends on what the other threads came to. Its
 // functions are for one thread.
 class DraftsAhead {
