@@ -174,6 +174,9 @@ absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& lim
   return PlacePrograms(draft, ops, limits);
 }
 
+// Returns by how many bytes a draft exceeds its budget.
+double Missing(const Draft& draft) { return draft.budget.Missing(draft.cost.arena_bytes, draft.cost.host_bytes); }
+
 // Returns the key by which drafts are compared; the smallest is best. A draft that fits comes before one that does not.
 // Then the one that sends least is best, then the one that exceeds the budget least, then the one that needs the least
 // memory. What a draft sends does not count if it does not fit. With one micro-batch a step all accumulations send the
@@ -181,8 +184,7 @@ absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& lim
 // and the graphs of a single rank (UsesGraphs).
 auto KeyOf(const Draft& draft) {
   const Cost& cost = draft.cost;
-  return std::make_tuple(!draft.fits, draft.fits ? cost.sent_bytes : 0,
-                         draft.budget.Missing(cost.arena_bytes, cost.host_bytes),
+  return std::make_tuple(!draft.fits, draft.fits ? cost.sent_bytes : 0, Missing(draft),
                          draft.fits && draft.options.micro_batches == 1 ? 0 : cost.arena_bytes);
 }
 
@@ -214,6 +216,23 @@ AccumulationOrder OrderOf(const StepOptions& options) {
            CheckCombination(options.strategy, accumulation).ok();
   });
   return order;
+}
+
+// What a sketch of a job compiles that leaves its accumulation open.
+struct ToCompile {
+  std::vector<Accumulation> order;  // AccumulationOrder::all, but LAYERED last if it certainly does not fit.
+  double layered_misses = 0;        // By how many bytes LAYERED exceeds the budget at least.
+};
+
+ToCompile InOrder(const Draft& wanted) {
+  ToCompile plan{.order = OrderOf(wanted.options).all};
+  if (plan.order.empty()) return plan;
+  const double least = LeastLayeredBytes(wanted.graphs->train, wanted.options);
+  plan.layered_misses = std::max(0.0, least - static_cast<double>(wanted.budget.bytes));
+  if (plan.layered_misses > 0) {
+    std::stable_partition(plan.order.begin(), plan.order.end(), [](auto a) { return a != Accumulation::kLayered; });
+  }
+  return plan;
 }
 
 Variant VariantOf(std::vector<Override> overrides, std::string caveat, const absl::StatusOr<Draft>& draft) {
@@ -293,20 +312,11 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   std::vector<Variant> candidates;
   // Without measured works, all seconds are estimates.
   double least_known = machine_.profile != nullptr && !machine_.profile->works().empty() ? 1 : 0;
-  std::vector<Accumulation> all = {named}, order;
-  if (is_open) all = AccumulationsFor(wanted.options.gradient_shards);
-  if (is_open && first_that_fits) order = OrderOf(wanted.options).all;
-  double too_much = 0;  // By which LAYERED exceeds the budget at least.
-  if (!order.empty()) {
-    too_much = LeastLayeredBytes(wanted.graphs->train, wanted.options) - static_cast<double>(wanted.budget.bytes);
-    if (too_much > 0)
-      std::stable_partition(order.begin(), order.end(), [](auto a) { return a != Accumulation::kLayered; });
-    all = order;
-  }
+  const ToCompile plan = first_that_fits && is_open ? InOrder(wanted) : ToCompile();
+  std::vector<Accumulation> all = plan.order;
+  if (all.empty()) all = is_open ? AccumulationsFor(wanted.options.gradient_shards) : std::vector{named};
   for (Accumulation accumulation : all) {
-    const auto missing = [&](const Cost& cost) { return wanted.budget.Missing(cost.arena_bytes, cost.host_bytes); };
-    const bool is_too_large = accumulation == Accumulation::kLayered && too_much > 0;
-    if (is_too_large && best && too_much > missing(drafts[*best].cost)) continue;
+    if (best && accumulation == Accumulation::kLayered && plan.layered_misses > Missing(drafts[*best])) continue;
     absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops, compile);
     SHALE_RETURN_IF_ERROR(limits_.Check());
     // Once the seconds of one are hardly known, those of the others decide nothing.
@@ -327,7 +337,7 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
     };
     if (!best || key(last) < key(*best)) best = last;
     if (drafts[last].time && (!fastest || seconds(last) < seconds(*fastest))) fastest = last;
-    if (!order.empty() && drafts[last].fits && (all_alike || least_known < kCoveredShare)) break;
+    if (!plan.order.empty() && drafts[last].fits && (all_alike || least_known < kCoveredShare)) break;
   }
   if (!best) return candidates.front().status;
   const bool by_seconds = fastest && least_known >= kCoveredShare;
@@ -386,8 +396,10 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   for (const Accumulation other : order.all) {
     if (other == sketch.options.accumulation) continue;
     decided.sharding.accumulation = other;
-    const absl::StatusOr<Draft> draft = Sketch(decided);
-    if (draft.ok() && KeyOf(*draft) < KeyOf(sketch)) return CompileWhole(job);
+    absl::StatusOr<Draft> draft = Sketch(decided);
+    if (!draft.ok() || !(KeyOf(*draft) < KeyOf(sketch))) continue;
+    draft = Place(decided, *std::move(draft));
+    if (draft.ok() && KeyOf(*draft) < KeyOf(sketch)) sketch = *std::move(draft);
   }
   return sketch;
 }

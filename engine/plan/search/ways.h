@@ -109,15 +109,23 @@ class DraftsAhead {
   void Keep(const std::string& way, MadeDraft made);
 
  private:
-  using Drafts = std::list<std::pair<std::string, MadeDraft>>;
+  struct Ready {
+    std::string way;
+    MadeDraft made;
+    bool is_ahead = false;  // It was prepared, and nobody has taken it yet.
+  };
+  using Drafts = std::list<Ready>;
 
   void StartThreads();
   // Makes drafts as long as the object lives.
   void Help();
   // Returns the draft if it is ready, which it then is no more, else an empty one. REQUIRES: mutex_ is held, as below.
   MadeDraft TakeReady(const std::string& way);
-  // Adds a draft to those that are ready. Returns those that it forgets.
-  Drafts AddReady(const std::string& way, MadeDraft made);
+  // Adds a draft to those that are ready. Returns those that it forgets: those that were kept longest, but none that is
+  // ahead.
+  Drafts AddReady(Ready ready);
+  // Returns the instructions of drafts that are ready, of all or of those that are ahead.
+  int64_t Instructions(bool only_ahead) const;
 
   const int64_t most_threads_;
   const Make make_;
@@ -127,7 +135,6 @@ class DraftsAhead {
   std::deque<Wanted> queue_;
   std::set<std::string> running_;  // What other threads are making.
   Drafts ready_;                   // The latest first.
-  int64_t instructions_ = 0;       // Of those.
   bool ends_ = false;
 };
 
