@@ -189,28 +189,29 @@ absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& lim
   return PlacePrograms(draft, ops, limits);
 }
 
+// Returns by how many bytes a draft exceeds its budget.
+double Missing(const Draft& draft) { return draft.budget.Missing(draft.cost.arena_bytes, draft.cost.host_bytes); }
+
 // Returns the key by which drafts are compared; the smallest is best. A draft that fits comes before one that does not.
 // Then the one that sends least is best, then the one that exceeds the budget least, then the one that needs the least
 // memory. What a draft sends does not count if it does not fit. With one micro-batch a step all accumulations send the
-// same, and the bytes by which they differ do not count if they fit: LAYERED may need a little less, and costs a loop
-// for each visit and the graphs of a single rank (UsesGraphs).
+// same, and the bytes by which they differ do not count if they fit: LAYERED saves few, and costs a loop for each visit
+// and the graphs of a single rank (UsesGraphs).
 auto KeyOf(const Draft& draft) {
   const Cost& cost = draft.cost;
-  return std::make_tuple(!draft.fits, draft.fits ? cost.sent_bytes : 0,
-                         draft.budget.Missing(cost.arena_bytes, cost.host_bytes),
+  return std::make_tuple(!draft.fits, draft.fits ? cost.sent_bytes : 0, Missing(draft),
                          draft.fits && draft.options.micro_batches == 1 ? 0 : cost.arena_bytes);
 }
 
 // The accumulations of a job that leaves its own open, in such an order that the first that fits is the best of them by
 // KeyOf. Empty if that order is not known before they are compiled.
 //
-// With one micro-batch a step all send the same, and differ in little but the order of their instructions; but NO_SYNC
-// holds full gradients. Where no gradients are sharded, all sum full gradients and reduce them once, and LAYERED keeps
-// what backward needs of all micro-batches. Otherwise LAYERED sends least, because it gathers and reduces once a step,
-// and SHARDED most. With four micro-batches this is so even though LAYERED reduces a tied embedding twice.
+// Where no gradients are sharded, all sum full gradients and reduce them once, and LAYERED keeps what backward needs of
+// all micro-batches. Otherwise LAYERED sends least, because it gathers and reduces once a step, and SHARDED most. With
+// four micro-batches this is so even though LAYERED reduces a tied embedding twice.
 struct AccumulationOrder {
   std::vector<Accumulation> all;
-  bool equal = false;  // All of them send the same. Then a later one may need a little less memory than the first.
+  bool is_near = false;  // A later one that fits may still need a little less memory than the first.
 };
 
 AccumulationOrder OrderOf(const StepOptions& options) {
@@ -223,13 +224,30 @@ AccumulationOrder OrderOf(const StepOptions& options) {
   } else if (options.micro_batches >= 4 && !sums_full) {
     all = {kLayered, kNoSync, kSharded};
   }
-  AccumulationOrder order{.equal = !all.empty() && all.front() == kSharded};
+  AccumulationOrder order{.is_near = sums_full && options.micro_batches > 1};
   const std::vector<Accumulation> allowed = AccumulationsFor(options.gradient_shards);
   std::copy_if(all.begin(), all.end(), std::back_inserter(order.all), [&](Accumulation accumulation) {
     return std::find(allowed.begin(), allowed.end(), accumulation) != allowed.end() &&
            CheckCombination(options.strategy, accumulation).ok();
   });
   return order;
+}
+
+// What a sketch of a job compiles that leaves its accumulation open.
+struct ToCompile {
+  std::vector<Accumulation> order;  // AccumulationOrder::all, but LAYERED last if it certainly does not fit.
+  double layered_misses = 0;        // By how many bytes LAYERED exceeds the budget at least.
+};
+
+ToCompile InOrder(const Draft& wanted) {
+  ToCompile plan{.order = OrderOf(wanted.options).all};
+  if (plan.order.empty()) return plan;
+  const double least = LeastLayeredBytes(wanted.graphs->train, wanted.options);
+  plan.layered_misses = std::max(0.0, least - static_cast<double>(wanted.budget.bytes));
+  if (plan.layered_misses > 0) {
+    std::stable_partition(plan.order.begin(), plan.order.end(), [](auto a) { return a != Accumulation::kLayered; });
+  }
+  return plan;
 }
 
 Variant VariantOf(std::vector<Override> overrides, std::string caveat, const absl::StatusOr<Draft>& draft) {
@@ -309,29 +327,21 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   const Ops& ops = OpsOf(job.sharding.ranks);
   const Accumulation named = wanted.options.accumulation;
   const bool is_open = named == Accumulation::kAuto;
+  const bool all_alike = wanted.options.micro_batches == 1;  // See KeyOf.
   std::vector<Draft> drafts;
   std::optional<size_t> best, fastest;  // The best of them by KeyOf, and the fastest that fits.
   std::vector<Variant> candidates;
   // Without measured works, all seconds are estimates.
   double least_known = machine_.profile != nullptr && !machine_.profile->works().empty() ? 1 : 0;
-  std::vector<Accumulation> all = {named}, order;
-  if (is_open) all = AccumulationsFor(wanted.options.gradient_shards);
-  if (is_open && first_that_fits) order = OrderOf(wanted.options).all;
-  double too_much = 0;  // By which LAYERED exceeds the budget at least.
-  if (!order.empty()) {
-    too_much = LeastLayeredBytes(wanted.graphs->train, wanted.options) - static_cast<double>(wanted.budget.bytes);
-    if (too_much > 0)
-      std::stable_partition(order.begin(), order.end(), [](auto a) { return a != Accumulation::kLayered; });
-    all = order;
-  }
+  const ToCompile plan = first_that_fits && is_open ? InOrder(wanted) : ToCompile();
+  std::vector<Accumulation> all = plan.order;
+  if (all.empty()) all = is_open ? AccumulationsFor(wanted.options.gradient_shards) : std::vector{named};
   for (Accumulation accumulation : all) {
-    const auto missing = [&](const Cost& cost) { return wanted.budget.Missing(cost.arena_bytes, cost.host_bytes); };
-    const bool is_too_large = accumulation == Accumulation::kLayered && too_much > 0;
-    if (is_too_large && best && too_much > missing(drafts[*best].cost)) continue;
+    if (best && accumulation == Accumulation::kLayered && plan.layered_misses > Missing(drafts[*best])) continue;
     absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops, compile);
     SHALE_RETURN_IF_ERROR(limits_.Check());
     // Once the seconds of one are hardly known, those of the others decide nothing.
-    if (is_open && least_known >= kCoveredShare && draft.ok() && draft->fits) {
+    if (is_open && least_known >= kCoveredShare && !(first_that_fits && all_alike) && draft.ok() && draft->fits) {
       const StepTime time = TimeOf(job, *draft);
       time.Fill(draft->cost);
       least_known = std::min(least_known, time.known);
@@ -348,14 +358,13 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
     };
     if (!best || key(last) < key(*best)) best = last;
     if (drafts[last].time && (!fastest || seconds(last) < seconds(*fastest))) fastest = last;
-    if (!order.empty() && drafts[last].fits && least_known < kCoveredShare) break;
+    if (!plan.order.empty() && drafts[last].fits && (all_alike || least_known < kCoveredShare)) break;
   }
   if (!best) return candidates.front().status;
   const bool by_seconds = fastest && least_known >= kCoveredShare;
   if (!by_seconds) {
     for (Variant& candidate : candidates) candidate.cost.seconds = 0;  // Nobody shall compare what is hardly known.
   }
-  const bool all_alike = wanted.options.micro_batches == 1;  // See KeyOf.
   Draft draft = std::move(drafts[by_seconds && !all_alike ? *fastest : *best]);
   draft.by_seconds = by_seconds;
   draft.candidates = std::move(candidates);
@@ -400,16 +409,19 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
   // Where seconds decide, they may be those of another one.
   const bool is_measured = machine_.profile != nullptr && !machine_.profile->works().empty();
-  if (is_open && is_measured && TimeOf(job, sketch).known >= kCoveredShare) return CompileWhole(job);
+  const bool all_alike = sketch.options.micro_batches == 1;  // See KeyOf.
+  if (is_open && is_measured && !all_alike && TimeOf(job, sketch).known >= kCoveredShare) return CompileWhole(job);
   // Weights that every micro-batch quantizes or packs may fit where those that are kept do not.
   if (!sketch.fits && (is_open || PreparesOnce(sketch.train.step.program))) return CompileWhole(job);
-  if (!order.equal) return sketch;
+  if (!order.is_near) return sketch;
   Job decided = job;
   for (const Accumulation other : order.all) {
     if (other == sketch.options.accumulation) continue;
     decided.sharding.accumulation = other;
-    const absl::StatusOr<Draft> draft = Sketch(decided);
-    if (draft.ok() && KeyOf(*draft) < KeyOf(sketch)) return CompileWhole(job);
+    absl::StatusOr<Draft> draft = Sketch(decided);
+    if (!draft.ok() || !(KeyOf(*draft) < KeyOf(sketch))) continue;
+    draft = Place(decided, *std::move(draft));
+    if (draft.ok() && KeyOf(*draft) < KeyOf(sketch)) sketch = *std::move(draft);
   }
   return sketch;
 }

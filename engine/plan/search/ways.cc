@@ -14,8 +14,8 @@ namespace {
 
 // What fits by its least bytes, but needs all but this share of the budget, is placed to know it.
 constexpr int64_t kNearBudget = 200;
-// The most instructions of the drafts that are kept. They take some 300 MB.
-constexpr int64_t kMostInstructions = int64_t{1} << 17;
+// The most instructions of the drafts that are kept. They take some 150 MB.
+constexpr int64_t kMostInstructions = int64_t{1} << 16;
 
 int64_t InstructionsOf(const MadeDraft& made) {
   return made.draft.ok() ? std::ssize(made.draft->train.step.program.instructions) : 0;
@@ -162,10 +162,14 @@ const Way& Ways::Timed(const Way& sketch) {
   const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
   SHALE_CHECK(job.ok()) << job.status();
   MadeDraft made = ahead_.Take({text, *job, Depth::kTimedIfFits});
-  Set(made, way);
-  if (!made.draft.ok()) return way;
-  Time(**job, *made.draft, way);
-  if (!made.placed) ahead_.Keep(text, std::move(made));
+  if (made.sketch_time) {
+    made.sketch_time->Fill(way.variant.cost);
+    way.timed = true;
+  } else {
+    way.variant.status = made.draft.status();
+    if (made.draft.ok()) Time(**job, *made.draft, way);
+  }
+  ahead_.Keep(text, std::move(made));
   return way;
 }
 
@@ -175,7 +179,8 @@ const Way& Ways::Exact(const Way& sketch) {
   Way& way = tried_.at(text);
   const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
   SHALE_CHECK(job.ok()) << job.status();
-  MadeDraft made = ahead_.Take({text, *job, Depth::kPlaced});
+  MadeDraft made = ahead_.Take({text, *job, Depth::kSketched});
+  if (made.draft.ok() && !made.placed) Place(**job, made);
   Set(made, way);
   if (made.draft.ok() && way.fits()) Time(**job, *made.draft, way);
   return way;
@@ -215,24 +220,25 @@ bool Ways::SketchFits(const Choices& choices) {
 }
 
 void Ways::Make(const Job& job, Depth depth, MadeDraft& made) {
-  const bool is_new = !made.made;
-  if (is_new) {
+  if (!made.made) {
     made.made = true;
     made.draft = drafter_.Sketch(job);
-    if (made.draft.ok()) made.kept = KeptBySeveralUnits(made.draft->train.step.program);
+    if (!made.draft.ok()) return;
+    made.kept = KeptBySeveralUnits(made.draft->train.step.program);
+    const int64_t budget = made.draft->budget.bytes;
+    if (made.draft->fits && made.draft->cost.arena_bytes > budget - budget / kNearBudget) Place(job, made);
+    const bool is_bounded = made.draft.ok() && made.draft->fits && !made.placed && !query_.seconds;
+    if (is_bounded) made.least_seconds = drafter_.LeastSecondsOf(job, *made.draft);
   }
-  if (!made.draft.ok()) return;
-  const Draft& draft = *made.draft;
-  const int64_t budget = draft.budget.bytes;
-  const bool is_near = draft.fits && draft.cost.arena_bytes > budget - budget / kNearBudget;
-  if (!made.placed && (depth == Depth::kPlaced || (is_new && is_near))) Place(job, made);
   if (!made.draft.ok() || query_.seconds) return;
-  const bool timed_if_fits = made.placed || depth != Depth::kSketched;
-  if (depth == Depth::kTimed || (made.draft->fits && timed_if_fits)) {
-    drafter_.TimeOf(job, *made.draft);
-  } else if (made.draft->fits && made.least_seconds == 0) {
-    made.least_seconds = drafter_.LeastSecondsOf(job, *made.draft);
+  Draft& draft = *made.draft;
+  if (made.placed ? draft.fits : depth == Depth::kTimed || (draft.fits && depth != Depth::kSketched)) {
+    const StepTime time = drafter_.TimeOf(job, draft);
+    if (!made.placed) made.sketch_time = time;
   }
+  if (depth != Depth::kPlaced || made.placed) return;
+  Place(job, made);
+  if (made.draft.ok() && made.draft->fits) drafter_.TimeOf(job, *made.draft);
 }
 
 void Ways::Place(const Job& job, MadeDraft& made) {
@@ -292,6 +298,7 @@ void DraftsAhead::Prepare(std::vector<Wanted> wanted) {
   if (threads_.empty() && !wanted.empty()) StartThreads();
   const std::lock_guard<std::mutex> lock(mutex_);
   queue_.clear();
+  for (Ready& ready : ready_) ready.is_ahead = false;
   for (Wanted& one : wanted) {
     if (!running_.contains(one.way)) queue_.push_back(std::move(one));
   }
@@ -305,6 +312,7 @@ MadeDraft DraftsAhead::Take(const Wanted& wanted) {
     std::erase_if(queue_, [&](const Wanted& other) { return other.way == wanted.way; });
     changed_.wait(lock, [&] { return !running_.contains(wanted.way); });
     made = TakeReady(wanted.way);
+    changed_.notify_all();
   }
   make_(*wanted.job, wanted.depth, made);
   return made;
@@ -313,13 +321,14 @@ MadeDraft DraftsAhead::Take(const Wanted& wanted) {
 void DraftsAhead::Keep(const std::string& way, MadeDraft made) {
   Drafts forgotten;
   const std::lock_guard<std::mutex> lock(mutex_);
-  forgotten = AddReady(way, std::move(made));
+  forgotten = AddReady({way, std::move(made)});
 }
 
 void DraftsAhead::Help() {
   std::unique_lock<std::mutex> lock(mutex_);
+  const auto may_go_on = [&] { return !queue_.empty() && Instructions(/*only_ahead=*/true) < kMostInstructions / 2; };
   while (true) {
-    changed_.wait(lock, [&] { return ends_ || !queue_.empty(); });
+    changed_.wait(lock, [&] { return ends_ || may_go_on(); });
     if (ends_) return;
     const Wanted wanted = std::move(queue_.front());
     queue_.pop_front();
@@ -329,7 +338,7 @@ void DraftsAhead::Help() {
     make_(*wanted.job, wanted.depth, made);
     lock.lock();
     running_.erase(wanted.way);
-    Drafts forgotten = AddReady(wanted.way, std::move(made));
+    Drafts forgotten = AddReady({wanted.way, std::move(made), /*is_ahead=*/true});
     changed_.notify_all();
     lock.unlock();
     forgotten.clear();
@@ -338,23 +347,29 @@ void DraftsAhead::Help() {
 }
 
 MadeDraft DraftsAhead::TakeReady(const std::string& way) {
-  const auto found = std::find_if(ready_.begin(), ready_.end(), [&](const auto& ready) { return ready.first == way; });
+  const auto found = std::find_if(ready_.begin(), ready_.end(), [&](const Ready& ready) { return ready.way == way; });
   if (found == ready_.end()) return {};
-  MadeDraft made = std::move(found->second);
+  MadeDraft made = std::move(found->made);
   ready_.erase(found);
-  instructions_ -= InstructionsOf(made);
   return made;
 }
 
-DraftsAhead::Drafts DraftsAhead::AddReady(const std::string& way, MadeDraft made) {
+DraftsAhead::Drafts DraftsAhead::AddReady(Ready ready) {
+  ready_.push_front(std::move(ready));
   Drafts forgotten;
-  instructions_ += InstructionsOf(made);
-  ready_.emplace_front(way, std::move(made));
-  while (instructions_ > kMostInstructions && ready_.size() > 1) {
-    instructions_ -= InstructionsOf(ready_.back().second);
-    forgotten.splice(forgotten.begin(), ready_, std::prev(ready_.end()));
+  for (auto last = ready_.end(); last != ready_.begin() && Instructions(/*only_ahead=*/false) > kMostInstructions;) {
+    --last;
+    if (!last->is_ahead) forgotten.splice(forgotten.begin(), ready_, last++);
   }
   return forgotten;
+}
+
+int64_t DraftsAhead::Instructions(bool only_ahead) const {
+  int64_t count = 0;
+  for (const Ready& ready : ready_) {
+    if (ready.is_ahead || !only_ahead) count += InstructionsOf(ready.made);
+  }
+  return count;
 }
 
 }  // namespace shale::internal

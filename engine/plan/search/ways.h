@@ -11,6 +11,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -69,18 +70,19 @@ enum class Depth {
   kSketched,
   kTimedIfFits,  // With the seconds of a step on paper, if it fits.
   kTimed,        // With these seconds, even if it does not fit.
-  kPlaced        // As a plan, with its seconds if it fits.
+  kPlaced        // The same as kTimedIfFits, and then a plan, with the seconds of that.
 };
 
 // A draft, and what a way asks of it.
 struct MadeDraft {
   absl::StatusOr<Draft> draft = absl::UnknownError("not made");
   KeptTensors kept;
-  double least_seconds = 0;  // Drafter::LeastSecondsOf, if it fits and was neither timed nor placed.
+  double least_seconds = 0;             // Drafter::LeastSecondsOf, if it fits and was neither timed nor placed.
+  std::optional<StepTime> sketch_time;  // Of the sketch, if that was timed before it was placed.
   bool made = false, placed = false;
 };
 
-// Makes drafts before they are wanted, on other threads, and keeps some that may be wanted again. What they are depends
+// Makes drafts before they are wanted, on other threads, and keeps some that may be wanted again. What they say depends
 // on the settings alone; whether they are timed or placed already depends on what the other threads came to. Its
 // functions are for one thread.
 class DraftsAhead {
@@ -107,15 +109,23 @@ class DraftsAhead {
   void Keep(const std::string& way, MadeDraft made);
 
  private:
-  using Drafts = std::list<std::pair<std::string, MadeDraft>>;
+  struct Ready {
+    std::string way;
+    MadeDraft made;
+    bool is_ahead = false;  // It was prepared, and nobody has taken it yet.
+  };
+  using Drafts = std::list<Ready>;
 
   void StartThreads();
   // Makes drafts as long as the object lives.
   void Help();
   // Returns the draft if it is ready, which it then is no more, else an empty one. REQUIRES: mutex_ is held, as below.
   MadeDraft TakeReady(const std::string& way);
-  // Adds a draft to those that are ready. Returns those that it forgets.
-  Drafts AddReady(const std::string& way, MadeDraft made);
+  // Adds a draft to those that are ready. Returns those that it forgets: those that were kept longest, but none that is
+  // ahead.
+  Drafts AddReady(Ready ready);
+  // Returns the instructions of drafts that are ready, of all or of those that are ahead.
+  int64_t Instructions(bool only_ahead) const;
 
   const int64_t most_threads_;
   const Make make_;
@@ -125,7 +135,6 @@ class DraftsAhead {
   std::deque<Wanted> queue_;
   std::set<std::string> running_;  // What other threads are making.
   Drafts ready_;                   // The latest first.
-  int64_t instructions_ = 0;       // Of those.
   bool ends_ = false;
 };
 

@@ -201,6 +201,30 @@ TEST(AutoAccumulation, PlansOfSketchesAreThoseOfAllAccumulations) {
   }
 }
 
+// Sketches leave LAYERED out by this bound.
+TEST(AutoAccumulation, LayeredNeedsNoLessThanItsBound) {
+  Job job = SmallDecoderJob(/*tied=*/false);
+  job.sharding.accumulation = Accumulation::kLayered;
+  const WorkLimits no_limits;
+  const Machine machine = MachineOf();
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kFullShard}) {
+    for (const CheckpointingPreset preset :
+         {CheckpointingPreset::kNone, CheckpointingPreset::kCheap, CheckpointingPreset::kBlock}) {
+      for (const int64_t micro_batch : {8, 4, 1}) {
+        job.sharding.strategy = strategy;
+        job.activation_checkpointing.preset = preset;
+        job.batch.micro_batch = micro_batch;
+        Drafter drafter(job, machine, no_limits);
+        const absl::StatusOr<Draft> sketch = drafter.Sketch(job);
+        ASSERT_TRUE(sketch.ok()) << sketch.status();
+        const double least = LeastLayeredBytes(sketch->graphs->train, sketch->options);
+        EXPECT_LE(least, static_cast<double>(sketch->cost.arena_bytes)) << ToString(preset) << " " << micro_batch;
+        EXPECT_GT(least, 0);
+      }
+    }
+  }
+}
+
 // ScratchOnlyOps whose matmuls all pack their b.
 class PackingOps : public ScratchOnlyOps {
  public:
