@@ -211,8 +211,10 @@ class PlanTest(unittest.TestCase):
 
     def test_each_setting_that_is_proposed_goes_with_the_flags_that_were_given(self):
         # optimizer.rule=ADAMW_8BIT was once proposed to jobs that give optimizer.moments, and was then refused.
-        job = [f"--job={_JOBS}/quickstart.textproto", "--set=optimizer.moments=FP32", "--set=sharding.strategy=ZERO1",
-               "--set=activation_checkpointing.segment_blocks=1", "--set=memory.budget_bytes=30000000"]
+        job = [f"--job={_JOBS}/quickstart.textproto", "--set=optimizer.moments=FP32",
+               "--set=sharding.accumulation=SHARDED", "--set=activation_checkpointing.segment_blocks=1"]
+        needs = json.loads(self.call(*job, "--json").stdout)["memory"]["arena_bytes"]
+        job.append(f"--set=memory.budget_bytes={needs - 1}")
         refused = json.loads(self.call(*job, "--json").stdout)
         ways = [[f"--set={change['path']}={change['value']}" for change in way["overrides"]]
                 for way in refused["refusal"]["ways_out"]]
