@@ -180,8 +180,8 @@ double Missing(const Draft& draft) { return draft.budget.Missing(draft.cost.aren
 // Returns the key by which drafts are compared; the smallest is best. A draft that fits comes before one that does not.
 // Then the one that sends least is best, then the one that exceeds the budget least, then the one that needs the least
 // memory. What a draft sends does not count if it does not fit. With one micro-batch a step all accumulations send the
-// same, and the bytes by which they differ do not count if they fit: LAYERED saves few, and costs a loop for each visit
-// and the graphs of a single rank (UsesGraphs).
+// same, and the bytes by which they differ do not count if they fit: LAYERED may need a little less, and costs a loop
+// for each visit and the graphs of a single rank (UsesGraphs).
 auto KeyOf(const Draft& draft) {
   const Cost& cost = draft.cost;
   return std::make_tuple(!draft.fits, draft.fits ? cost.sent_bytes : 0, Missing(draft),
