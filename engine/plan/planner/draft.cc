@@ -195,8 +195,8 @@ double Missing(const Draft& draft) { return draft.budget.Missing(draft.cost.aren
 // Returns the key by which drafts are compared; the smallest is best. A draft that fits comes before one that does not.
 // Then the one that sends least is best, then the one that exceeds the budget least, then the one that needs the least
 // memory. What a draft sends does not count if it does not fit. With one micro-batch a step all accumulations send the
-// same, and the bytes by which they differ do not count if they fit: LAYERED saves few, and costs a loop for each visit
-// and the graphs of a single rank (UsesGraphs).
+// same, and the bytes by which they differ do not count if they fit: LAYERED may need a little less, and costs a loop
+// for each visit and the graphs of a single rank (UsesGraphs).
 auto KeyOf(const Draft& draft) {
   const Cost& cost = draft.cost;
   return std::make_tuple(!draft.fits, draft.fits ? cost.sent_bytes : 0, Missing(draft),
@@ -208,19 +208,37 @@ auto KeyOf(const Draft& draft) {
 //
 // Where no gradients are sharded, all sum full gradients and reduce them once, and LAYERED keeps what backward needs of
 // all micro-batches. Otherwise LAYERED sends least, because it gathers and reduces once a step, and SHARDED most. With
-// four micro-batches this is so even though LAYERED reduces a tied embedding twice.
+// four micro-batches this is so even though LAYERED, as SHARDED, reduces a tied embedding twice. With one micro-batch,
+// all send the same but for that.
 struct AccumulationOrder {
   std::vector<Accumulation> all;
   bool is_near = false;  // A later one that fits may still need a little less memory than the first.
 };
 
-AccumulationOrder OrderOf(const StepOptions& options) {
+// Returns whether several units write the gradient of one flat group, as with a tied embedding.
+bool HasSharedGradients(const ModelGraph& graph) {
+  std::vector<int> unit_of(graph.groups.size(), -1);
+  for (int u = 0; u < std::ssize(graph.units); ++u) {
+    for (const Value& value : graph.units[u].values) {
+      if (value.role != ValueRole::kParameterGradient) continue;
+      int& unit = unit_of[graph.parameters[value.parameter].group];
+      if (unit >= 0 && unit != u) return true;
+      unit = u;
+    }
+  }
+  return false;
+}
+
+AccumulationOrder OrderOf(const StepOptions& options, const ModelGraph& graph) {
   using enum Accumulation;
   const bool sums_full = options.mesh.shard == 1 || options.strategy < Strategy::kZero2;
   const bool in_backward = options.update == UpdateTime::kInBackward;
   std::vector<Accumulation> all;
-  if (options.micro_batches == 1 || (sums_full && !in_backward)) {
+  if (sums_full && (options.micro_batches == 1 || !in_backward)) {
     all = {kSharded, kNoSync, kLayered};
+  } else if (options.micro_batches == 1) {
+    all =
+        HasSharedGradients(graph) ? std::vector{kNoSync, kSharded, kLayered} : std::vector{kSharded, kNoSync, kLayered};
   } else if (options.micro_batches >= 4 && !sums_full) {
     all = {kLayered, kNoSync, kSharded};
   }
@@ -240,7 +258,7 @@ struct ToCompile {
 };
 
 ToCompile InOrder(const Draft& wanted) {
-  ToCompile plan{.order = OrderOf(wanted.options).all};
+  ToCompile plan{.order = OrderOf(wanted.options, wanted.graphs->train).all};
   if (plan.order.empty()) return plan;
   const double least = LeastLayeredBytes(wanted.graphs->train, wanted.options);
   plan.layered_misses = std::max(0.0, least - static_cast<double>(wanted.budget.bytes));
@@ -402,7 +420,7 @@ absl::StatusOr<Draft> Drafter::CompileWhole(const Job& job) {
 
 absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   const bool is_open = job.sharding.accumulation == Accumulation::kAuto;
-  const AccumulationOrder order = is_open ? OrderOf(sketch.options) : AccumulationOrder();
+  const AccumulationOrder order = is_open ? OrderOf(sketch.options, sketch.graphs->train) : AccumulationOrder();
   // The accumulation that is best by its least bytes need not be best by those of its plan.
   if (is_open && order.all.empty()) return CompileWhole(job);
   SHALE_RETURN_IF_ERROR(BuildOthers(job, *sketch.graphs));

@@ -77,9 +77,9 @@ enum class Depth {
 struct MadeDraft {
   absl::StatusOr<Draft> draft = absl::UnknownError("not made");
   KeptTensors kept;
-  double least_seconds = 0;             // Drafter::LeastSecondsOf, if it fits and was neither timed nor placed.
-  std::optional<StepTime> sketch_time;  // Of the sketch, if that was timed before it was placed.
-  bool made = false, placed = false;
+  double least_seconds = 0;             // Drafter::LeastSecondsOf, of a sketch that fits.
+  std::optional<StepTime> sketch_time;  // Of a sketch, if that was timed.
+  bool made = false, placed = false;    // It was sketched, and placed.
 };
 
 // Makes drafts before they are wanted, on other threads, and keeps some that may be wanted again. What they say depends

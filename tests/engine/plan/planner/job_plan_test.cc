@@ -63,8 +63,7 @@ TEST(AutoAccumulation, SaysWhyWithTheNumbersOfTheOthers) {
   EXPECT_EQ(Plan(job).accumulation_reason, "the job names it");
 }
 
-// One micro-batch: every accumulation gathers twice and reduces once. LAYERED was once taken where it saved a few KiB,
-// and with it one rank lost its graphs.
+// One micro-batch: every accumulation gathers twice and reduces once.
 TEST(AutoAccumulation, OneMicroBatchTakesTheFirstThatFits) {
   for (const int64_t ranks : {1, 5}) {
     for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
@@ -96,7 +95,7 @@ TEST(AutoAccumulation, OneMicroBatchTakesTheFirstThatFits) {
   }
 }
 
-// The seconds of LAYERED were once those of a step with graphs, which it does not have.
+// LAYERED has no graphs on one rank.
 TEST(AutoAccumulation, ComparesSecondsWithTheGraphsOfEachAccumulation) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = DeviceType::kCuda;

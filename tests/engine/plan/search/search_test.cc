@@ -265,17 +265,13 @@ TEST_F(SearchTest, OtherThreadsChangeNoResult) {
   machine.profile = std::make_shared<const proto::MachineProfile>(profile);
   for (const Accumulation accumulation : {Accumulation::kAuto, Accumulation::kLayered}) {
     job_.sharding.accumulation = accumulation;
-    job_.memory.budget_bytes = int64_t{1} << 40;
-    for (const int64_t budget : BudgetsWithin(MustFind(int64_t{1} << 40), 3)) {
-      job_.memory.budget_bytes = budget;
-      const auto find = [&](int threads) {
-        const absl::StatusOr<SearchResult> found =
-            FindFastest({.job = job_, .machine = machine, .most_threads = threads});
-        return found.ok() ? absl::StrCat(SearchText(*found), found->plans) : found.status().ToString();
-      };
-      const std::string alone = find(1);
-      for (const int threads : {2, 3, 8}) EXPECT_EQ(find(threads), alone) << budget;
-    }
+    job_.memory.budget_bytes = BudgetsWithin(MustFind(int64_t{1} << 40, {"batch.micro_batch"}), 2).back();
+    const auto find = [&](int threads) {
+      const absl::StatusOr<SearchResult> found =
+          FindFastest({.job = job_, .machine = machine, .most_threads = threads});
+      return found.ok() ? absl::StrCat(SearchText(*found), found->plans) : found.status().ToString();
+    };
+    EXPECT_EQ(find(1), find(5));
   }
 }
 
