@@ -165,6 +165,7 @@ TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
                            for (int i = 0; i < t.rank; ++i) t.strides[i] *= 2;
                          }),
                     {name + " is "});
+      if (operand.dim(0) == 1) return;
       ExpectRefused(With(op, number, [](Tensor& t) { t.strides[0] = 1; }), {name + " is "});
     });
   }
