@@ -49,8 +49,10 @@ TEST(ExplainBytes, MatMulsInFp8KeepTheirInputsInOneByte) {
   const auto activations = [](const Job& of) { return MeasureActivations(Plan(of).train.step.program); };
   Job as_computed = job;
   as_computed.precision.matmuls = MatMulPrecision::kAsComputed;
-  // A block also keeps the scale of the input of each matmul. That of its weight comes with the codes.
+  // A block also keeps a scalar of each matmul, the scale of its input. Those of weights come with the gathered ones.
   const int64_t saved = 3 * 32 * (32 + 32 + 48 - 32), scalars = 3 * 4 * 4;
+  EXPECT_TRUE(
+      absl::StrContains(Flat(text), "this rank's shard of the weights of matmuls in fp8, which is gathered in"));
   EXPECT_EQ(activations(as_computed) - activations(job), saved - scalars);
   EXPECT_FALSE(absl::StrContains(Explain(as_computed), "FP8"));
   // What is computed again is not kept.
