@@ -1,8 +1,8 @@
 """The flags of sources that have a sanitizer, and which sources have them.
 
 A build with a sanitizer compiles what deals with memory, threads and files of others once more. It links that with what
-an optimized build has compiled, in the same output folder: packages that only compute programs, plans and reports, and
-with AddressSanitizer also most tests. ThreadSanitizer has to see how a test shares memory, and the tests come first in
+an optimized build has compiled, in the same output folder: packages that only compute programs and reports, and with
+AddressSanitizer also those that compute plans, and most tests. ThreadSanitizer has to see how a test shares memory, and the tests come first in
 a link, so the copies of templates that it does not see give way to theirs.
 """
 
@@ -25,33 +25,38 @@ _OTHERS = "//conditions:default"
 # What only computes, with the packages below it.
 _COMPUTING = [
     "engine/compile",
-    "engine/plan/planner",
     "engine/plan/report",
+    "tools",
+]
+
+# What only computes, but on several threads: has ThreadSanitizer alone.
+_COMPUTING_ON_THREADS = [
+    "engine/plan/planner",
     "engine/plan/search",
     "engine/plan/time",
-    "tools",
 ]
 
 # In code with AddressSanitizer, hash maps of Abseil poison their empty slots. So all code that uses a map has it, also
 # that of tests.
 _SHARING_MAPS = ["tests/engine/files", "tests/engine/text", "tests/fuzz"]
 
-# The flags of the sanitizer that a build has, and those of tests.
+# The flags of the sanitizer that a build has, and those of what has ThreadSanitizer alone.
 SANITIZER_COPTS = select({_WITH_ADDRESS: _ADDRESS, _WITH_THREAD: _THREAD, _OTHERS: []})
-TEST_SANITIZER_COPTS = select({_WITH_THREAD: _THREAD, _OTHERS: []})
+THREAD_SANITIZER_COPTS = select({_WITH_THREAD: _THREAD, _OTHERS: []})
 
 def _is_below(package, folders):
     return bool([f for f in folders if package == f or package.startswith(f + "/")])
 
 def _is_left_out(is_test):
     """Returns whether sources of this package have no AddressSanitizer."""
-    return is_test and not _is_below(native.package_name(), _SHARING_MAPS)
+    package = native.package_name()
+    return _is_below(package, _COMPUTING_ON_THREADS) or (is_test and not _is_below(package, _SHARING_MAPS))
 
 def sanitizer_copts(is_test):
     """Returns the flags of the sanitizer that a build has, for sources of this package."""
     if _is_below(native.package_name(), _COMPUTING):
         return []
-    return TEST_SANITIZER_COPTS if _is_left_out(is_test) else SANITIZER_COPTS
+    return THREAD_SANITIZER_COPTS if _is_left_out(is_test) else SANITIZER_COPTS
 
 def with_prefix(prefix, copts, level = [], is_test = False):
     """Returns the flags of sources of this package that begin with a precompiled header. They also depend on it.
