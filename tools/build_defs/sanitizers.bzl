@@ -2,8 +2,8 @@
 
 A build with a sanitizer compiles what deals with memory, threads and files of others once more. It links that with what
 an optimized build has compiled, in the same output folder: packages that only compute programs and reports, and with
-AddressSanitizer also those that compute plans, and most tests. ThreadSanitizer has to see how a test shares memory, and the tests come first in
-a link, so the copies of templates that it does not see give way to theirs.
+AddressSanitizer also those that compute plans, and most tests. ThreadSanitizer has to see how a test shares memory, and
+the tests come first in a link, so the copies of templates that it does not see give way to theirs.
 """
 
 _COMMON = ["-O1", "-g1", "-UNDEBUG", "-U_FORTIFY_SOURCE", "-fno-omit-frame-pointer"]
