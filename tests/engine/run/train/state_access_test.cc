@@ -40,7 +40,7 @@ TEST_F(StateAccessTest, AStateThatIsCopiedSliceBySliceTrainsOnWithTheSameBits) {
            {"optimizer.epsilon=", "optimizer.rule=SGD", "optimizer.momentum=0.9"},
            {"optimizer.epsilon=", "optimizer.rule=LION", "sharding.ranks=2"},
            {"optimizer.rule=ADAMW_8BIT", "sharding.ranks=2"},
-           {"optimizer={rule: ADAFACTOR learning_rate: 1}", "sharding.ranks=3"},
+           {"optimizer.epsilon=", "optimizer={rule: ADAFACTOR learning_rate: 1}", "sharding.ranks=3"},
            {"optimizer={update: IN_BACKWARD clipping: PREVIOUS_NORM non_finite: SKIP}", "sharding.ranks=2"}}) {
     SCOPED_TRACE(absl::StrJoin(overrides, " "));
     testing::ExpectStateCanBeCopied(MakeJob(overrides), [&](const Job& job) { return MustCreate(job); });
@@ -105,7 +105,8 @@ TEST_F(StateAccessTest, GradientsHaveNoLossScale) {
 }
 
 TEST_F(StateAccessTest, FactorsHaveAnElementForEachRowOrColumn) {
-  auto trainer = MustCreate(MakeJob({"optimizer={rule: ADAFACTOR learning_rate: 1}", "sharding.ranks=3"}));
+  auto trainer =
+      MustCreate(MakeJob({"optimizer.epsilon=", "optimizer={rule: ADAFACTOR learning_rate: 1}", "sharding.ranks=3"}));
   ASSERT_NE(trainer, nullptr);
   ASSERT_TRUE(trainer->Step().ok());
   TrainerState& state = trainer->state();
