@@ -84,9 +84,9 @@ class UnitEmitter {
   Resolver resolver_;
   AccumulationRule accumulation_;
   ProgramWriter& writer_;
-  std::vector<Tensor> bound_;           // By value: its tensor in this iteration, once it is bound.
-  std::vector<bool> available_;         // By value: whether its contents are complete.
-  std::vector<bool> rerun_done_;        // By forward node: whether backward needs no further rerun of it.
+  std::vector<Tensor> bound_;     // By value: its tensor in this iteration, once it is bound.
+  std::vector<bool> available_;   // By value: whether its contents are complete.
+  std::vector<bool> rerun_done_;  // By forward node: whether backward needs no further rerun of it.
   // By value: whether backward reads it, directly or to recompute others. Set in units that quantize.
   std::vector<bool> read_in_backward_;
 };
