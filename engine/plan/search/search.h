@@ -75,7 +75,8 @@ absl::Status CheckSearchField(absl::string_view path);
 // A way is the job with some settings. Of each it first computes bounds: the least bytes that any plan of its program
 // needs, and the seconds for which its busiest stream works. Where these leave it open, it runs a step on paper in
 // which no buffers share bytes. It plans only ways that may be the best by all of this. All numbers of a result are
-// those of plans.
+// those of plans. Other threads make the programs of ways that come next (SearchQuery::most_threads); `job_with` and
+// `seconds` are called by this thread alone.
 //
 // Errors:
 //   FailedPrecondition The query has no seconds, and its machine no profile.
