@@ -53,7 +53,8 @@ std::string Reason(const Draft& draft) {
   }
   std::string reason = absl::StrCat("it needs ", CostText(draft.cost));
   if (draft.options.micro_batches == 1 && draft.fits) {
-    if (draft.by_seconds) absl::StrAppend(&reason, " and takes ", FormatSeconds(draft.cost.seconds), " a step");
+    absl::StrAppend(&reason, " and sends ", FormatBytes(draft.cost.sent_bytes), " a step");
+    if (draft.by_seconds) absl::StrAppend(&reason, ", which takes ", FormatSeconds(draft.cost.seconds));
     absl::StrAppend(&reason, "; with one micro-batch a step all send the same, and this is the first that fits");
   } else if (draft.by_seconds) {
     absl::StrAppend(&reason, " and takes ", FormatSeconds(draft.cost.seconds),
