@@ -332,7 +332,7 @@ TEST(WaysOutOfGraphs, OffersNothingThatTheJobRulesOut) {
 const std::vector<std::vector<std::string>>& GivenFields() {
   static const auto& all = *new std::vector<std::vector<std::string>>{
       {},
-      {"optimizer.moments=FP32", "sharding.accumulation=SHARDED"},
+      {"optimizer.moments=FP32"},
       {"optimizer.moments=BF16", "precision.compute=BF16", "precision.master=MASTER_FP32"},
       {"optimizer.rule=LION", "optimizer.moments=FP32"},
       {"optimizer.rule=SGD", "optimizer.momentum=0.9"},
@@ -352,7 +352,7 @@ const std::vector<std::vector<std::string>>& GivenFields() {
       {"activation_checkpointing.every_nth=2", "activation_checkpointing.preset=BLOCK"},
       {"activation_checkpointing.first_layers=1", "activation_checkpointing.preset=FFN"},
       {"activation_checkpointing.last_layers=2", "activation_checkpointing.preset=SUBLAYERS"},
-      {"sharding.strategy=DDP"},
+      {"sharding.strategy=DDP", "sharding.accumulation=AUTO"},
       {"sharding.strategy=DDP", "sharding.accumulation=NO_SYNC"},
       {"sharding.strategy=ZERO1", "sharding.accumulation=NO_SYNC", "sharding.shard_ranks=2"},
       {"sharding.strategy=ZERO2", "sharding.accumulation=SHARDED", "sharding.shard_ranks=4"},
@@ -378,7 +378,7 @@ const std::vector<std::vector<std::string>>& GivenFields() {
 
 constexpr char kGiven[] = R"(model { decoder { width: 32 layers: 4 heads: 2 vocabulary: 64 hidden: 64 } }
 data { path: "/text" } batch { global_batch: 32 micro_batch: 2 sequence_length: 16 } lr_schedule { steps: 10 }
-sharding { ranks: 8 })";
+sharding { ranks: 8 accumulation: SHARDED })";
 
 // What a refusal names loads, fits, and needs as many bytes as it says. optimizer.rule=ADAMW_8BIT was once named to a
 // job that gives optimizer.moments, and did not load with it.
