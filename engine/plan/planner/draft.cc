@@ -421,13 +421,12 @@ absl::StatusOr<Draft> Drafter::CompileWhole(const Job& job) {
 absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   const bool is_open = job.sharding.accumulation == Accumulation::kAuto;
   const AccumulationOrder order = is_open ? OrderOf(sketch.options, sketch.graphs->train) : AccumulationOrder();
-  // The accumulation that is best by its least bytes need not be best by those of its plan.
-  if (is_open && order.all.empty()) return CompileWhole(job);
+  const bool all_alike = sketch.options.micro_batches == 1;  // See KeyOf.
+  // The accumulation that is best by its least bytes, or by the seconds of a sketch, need not be best by its plan.
+  if (is_open && (order.all.empty() || (sketch.by_seconds && !all_alike))) return CompileWhole(job);
   SHALE_RETURN_IF_ERROR(BuildOthers(job, *sketch.graphs));
   SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
-  // Where seconds decide, they may be those of another one.
   const bool is_measured = machine_.profile != nullptr && !machine_.profile->works().empty();
-  const bool all_alike = sketch.options.micro_batches == 1;  // See KeyOf.
   if (is_open && is_measured && !all_alike && TimeOf(job, sketch).known >= kCoveredShare) return CompileWhole(job);
   // Weights that every micro-batch quantizes or packs may fit where those that are kept do not.
   if (!sketch.fits && (is_open || PreparesOnce(sketch.train.step.program))) return CompileWhole(job);
