@@ -227,7 +227,7 @@ void AddRows(OpCaseMaker& m, std::vector<OpCase>& cases) {
   cases.push_back(m.Finish(widen, "", ShapeText(widen.out_RN)));
 }
 
-// Adds what makes a row of tokens an operand of fp8 matmuls: forward, and with the copy that backward needs.
+// Adds what makes operands of fp8 matmuls: of tokens, forward and with the copy that backward needs, and of weights.
 void AddFloat8(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const AbsMax maximum{.x_RC = m.Act({s.tokens, s.hidden}), .maximum_1 = m.F32({1})};
@@ -243,13 +243,16 @@ void AddFloat8(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const TransposeFloat8 transpose{m.New(DType::kFloat8E4M3, {s.tokens, s.hidden}),
                                   m.New(DType::kFloat8E4M3, {s.hidden, s.tokens})};
   cases.push_back(m.Finish(transpose, "", ShapeText(transpose.x_RC)));
-  QuantizeShard shard{.weight_P = m.Act({s.parameters}), .maxima_WQ = m.F32({1, 1})};
-  shard.parameters = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, s.parameters});
-  cases.push_back(m.Finish(shard, "maxima", ShapeText(shard.weight_P)));
-  shard.stage = QuantizeShard::Stage::kQuantize;
-  shard.out_P = m.New(DType::kFloat8E4M3, {s.parameters});
-  shard.scales_Q = m.F32({1});
-  cases.push_back(m.Finish(shard, "quantize", ShapeText(shard.weight_P)));
+  const auto parameters = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, s.parameters});
+  const QuantizeShard maxima{.weight_P = m.Act({s.parameters}), .maxima_WQ = m.F32({1, 1}), .parameters = parameters};
+  cases.push_back(m.Finish(maxima, "maxima", ShapeText(maxima.weight_P)));
+  const QuantizeShard quantize{.stage = QuantizeShard::Stage::kQuantize,
+                               .weight_P = m.Act({s.parameters}),
+                               .maxima_WQ = m.F32({1, 1}),
+                               .out_P = m.New(DType::kFloat8E4M3, {s.parameters}),
+                               .scales_Q = m.F32({1}),
+                               .parameters = parameters};
+  cases.push_back(m.Finish(quantize, "quantize", ShapeText(quantize.weight_P)));
 }
 
 std::string SizesText(const MatMul& op) { return absl::StrCat(op.m(), " x ", op.n(), " x ", op.k()); }
