@@ -223,8 +223,9 @@ int32_t UnitOf(const StepProgram& program, const Loop& loop) {
 // Takes the ops that quantize weights out of loops, and puts one for each weight before each loop.
 class OnceQuantizer {
  public:
-  explicit OnceQuantizer(StepProgram& program) : program_(program), edit_(program) {
-    for (BufferId b = 0; b < std::ssize(program.buffers); ++b) renamed_.push_back(b);
+  explicit OnceQuantizer(StepProgram& program)
+      : program_(program), edit_(program), first_new_(static_cast<BufferId>(program.buffers.size())) {
+    for (BufferId b = 0; b < first_new_; ++b) renamed_.push_back(b);
   }
 
   absl::Status Run(const WorkLimits& limits) {
@@ -282,7 +283,7 @@ class OnceQuantizer {
   };
 
   void Rename(Tensor& t) const {
-    if (t.where.symbol < std::ssize(renamed_)) t.where.symbol = renamed_[t.where.symbol];
+    while (renamed_[t.where.symbol] != t.where.symbol) t.where.symbol = renamed_[t.where.symbol];
   }
 
   Quantized& WeightOf(const Tensor& x, const Instruction& instruction, std::vector<Quantized>& weights) const {
@@ -299,12 +300,14 @@ class OnceQuantizer {
     return weights.emplace_back(Transposed{.op = {.x_RC = x}, .phase = instruction.phase});
   }
 
-  // Lets all later instructions find `output`, an operand of an op that is taken out, in `shared`, which gets a buffer
-  // if it is absent.
+  // Lets all later instructions find `output`, an operand of an op that is taken out, in `shared`. If that is absent,
+  // it becomes a new buffer, or the one in which `output` is already, because the op has run for another visit before.
   void Share(const Tensor& output, Tensor& shared) {
     if (!output.present()) return;
+    if (!shared.present() && output.where.symbol >= first_new_) shared = output;
     if (!shared.present()) {
       shared = edit_.AddTensor(program_.buffers[output.where.symbol].name, BufferCategory::kWidenedParameters, output);
+      renamed_.push_back(shared.where.symbol);
     }
     renamed_[output.where.symbol] = shared.where.symbol;
   }
@@ -323,7 +326,8 @@ class OnceQuantizer {
 
   StepProgram& program_;
   ProgramEdit edit_;
-  std::vector<BufferId> renamed_;  // By buffer of the program before: where its contents are.
+  const BufferId first_new_;       // The first buffer that is new.
+  std::vector<BufferId> renamed_;  // By buffer: where its contents are; itself, if they are there.
 };
 
 }  // namespace

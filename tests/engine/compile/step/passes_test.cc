@@ -329,7 +329,7 @@ class QuantizeOnceTest : public PassTest {
   const MatMul& MatMulAt(InstructionId id) { return *std::get<Op>(program_.instructions[id].action).As<MatMul>(); }
 
   const BufferId w_ = builder_.AddPersistent("w", 32), v_ = builder_.AddPersistent("v", 32);
-  const BufferId y_ = builder_.AddBuffer("y", 32);
+  BufferId y_ = builder_.AddBuffer("y", 32);
   int64_t slots_ = 1;
   Tensor maximum_;
   StepProgram program_;
@@ -379,6 +379,36 @@ TEST_F(QuantizeOnceTest, InLayeredEachLoopQuantizesWhatItReads) {
   EXPECT_FALSE(QuantizeAt(5).out_RC.present());
   EXPECT_EQ(program_.instructions[5].unit, 4);
   for (const Buffer& buffer : program_.buffers) EXPECT_EQ(buffer.slots, 1) << buffer.name;
+}
+
+// Forward that runs again writes the buffers of the first one.
+TEST_F(QuantizeOnceTest, WhatRunsAgainIsReadFromWhereItIs) {
+  for (const bool layered : {false, true}) {
+    builder_ = ProgramBuilder();
+    const BufferId w = builder_.AddPersistent("w", 32);
+    y_ = builder_.AddBuffer("y", 32);
+    builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
+    builder_.Loop(3);
+    Quantize(0, w, true, false);
+    std::vector<Instruction> again = builder_.program().instructions;
+    if (layered) {
+      builder_.Once();
+      builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
+      builder_.Loop(3);
+    }
+    for (size_t i = 1; i < again.size(); ++i) builder_.program().instructions.push_back(again[i]);
+    const std::string op = "compute LayerNormForward", find = "compute AbsMax", quantize = "compute QuantizeFloat8",
+                      multiply = "compute MatMul";
+    if (layered) {
+      EXPECT_THAT(ListingAfterwards(),
+                  ElementsAre(op, find, quantize, "|", multiply, "|", op, find, quantize, "|", multiply));
+    } else {
+      EXPECT_THAT(ListingAfterwards(), ElementsAre(op, find, quantize, "|", multiply, multiply));
+    }
+    const InstructionId last = static_cast<InstructionId>(program_.instructions.size()) - 1;
+    EXPECT_EQ(MatMulAt(last).a.where, QuantizeAt(2).out_RC.where);
+    EXPECT_EQ(MatMulAt(last).scale_a_1.where, QuantizeAt(2).scale_1.where);
+  }
 }
 
 TEST_F(QuantizeOnceTest, WhatChangesFromOneMicroBatchToTheNextStays) {
