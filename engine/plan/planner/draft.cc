@@ -11,6 +11,7 @@
 #include "engine/compile/model/model.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/compile/step/passes.h"
+#include "engine/plan/planner/accumulations.h"
 #include "engine/plan/planner/generation.h"
 #include "engine/plan/planner/job_plan.h"
 #include "engine/plan/planner/options.h"
@@ -203,71 +204,6 @@ auto KeyOf(const Draft& draft) {
                          draft.fits && draft.options.micro_batches == 1 ? 0 : cost.arena_bytes);
 }
 
-// The accumulations of a job that leaves its own open, in such an order that the first that fits is the best of them by
-// KeyOf. Empty if that order is not known before they are compiled.
-//
-// Where no gradients are sharded, all sum full gradients and reduce them once, and LAYERED keeps what backward needs of
-// all micro-batches. Otherwise LAYERED sends least, because it gathers and reduces once a step, and SHARDED most. With
-// four micro-batches this is so even though LAYERED, as SHARDED, reduces a tied embedding twice. With one micro-batch,
-// all send the same but for that.
-struct AccumulationOrder {
-  std::vector<Accumulation> all;
-  bool is_near = false;  // A later one that fits may still need a little less memory than the first.
-};
-
-// Returns whether several units write the gradient of one flat group, as with a tied embedding.
-bool HasSharedGradients(const ModelGraph& graph) {
-  std::vector<int> unit_of(graph.groups.size(), -1);
-  for (int u = 0; u < std::ssize(graph.units); ++u) {
-    for (const Value& value : graph.units[u].values) {
-      if (value.role != ValueRole::kParameterGradient) continue;
-      int& unit = unit_of[graph.parameters[value.parameter].group];
-      if (unit >= 0 && unit != u) return true;
-      unit = u;
-    }
-  }
-  return false;
-}
-
-AccumulationOrder OrderOf(const StepOptions& options, const ModelGraph& graph) {
-  using enum Accumulation;
-  const bool sums_full = options.mesh.shard == 1 || options.strategy < Strategy::kZero2;
-  const bool in_backward = options.update == UpdateTime::kInBackward;
-  std::vector<Accumulation> all;
-  if (sums_full && (options.micro_batches == 1 || !in_backward)) {
-    all = {kSharded, kNoSync, kLayered};
-  } else if (options.micro_batches == 1) {
-    all =
-        HasSharedGradients(graph) ? std::vector{kNoSync, kSharded, kLayered} : std::vector{kSharded, kNoSync, kLayered};
-  } else if (options.micro_batches >= 4 && !sums_full) {
-    all = {kLayered, kNoSync, kSharded};
-  }
-  AccumulationOrder order{.is_near = sums_full && options.micro_batches > 1};
-  const std::vector<Accumulation> allowed = AccumulationsFor(options.gradient_shards);
-  std::copy_if(all.begin(), all.end(), std::back_inserter(order.all), [&](Accumulation accumulation) {
-    return std::find(allowed.begin(), allowed.end(), accumulation) != allowed.end() &&
-           CheckCombination(options.strategy, accumulation).ok();
-  });
-  return order;
-}
-
-// What a sketch of a job compiles that leaves its accumulation open.
-struct ToCompile {
-  std::vector<Accumulation> order;  // AccumulationOrder::all, but LAYERED last if it certainly does not fit.
-  double layered_misses = 0;        // By how many bytes LAYERED exceeds the budget at least.
-};
-
-ToCompile InOrder(const Draft& wanted) {
-  ToCompile plan{.order = OrderOf(wanted.options, wanted.graphs->train).all};
-  if (plan.order.empty()) return plan;
-  const double least = LeastLayeredBytes(wanted.graphs->train, wanted.options);
-  plan.layered_misses = std::max(0.0, least - static_cast<double>(wanted.budget.bytes));
-  if (plan.layered_misses > 0) {
-    std::stable_partition(plan.order.begin(), plan.order.end(), [](auto a) { return a != Accumulation::kLayered; });
-  }
-  return plan;
-}
-
 Variant VariantOf(std::vector<Override> overrides, std::string caveat, const absl::StatusOr<Draft>& draft) {
   Variant variant{.overrides = std::move(overrides), .caveat = std::move(caveat), .status = draft.status()};
   if (!draft.ok()) return variant;
@@ -351,7 +287,8 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
   std::vector<Variant> candidates;
   // Without measured works, all seconds are estimates.
   double least_known = machine_.profile != nullptr && !machine_.profile->works().empty() ? 1 : 0;
-  const ToCompile plan = first_that_fits && is_open ? InOrder(wanted) : ToCompile();
+  const ToCompile plan =
+      first_that_fits && is_open ? InOrder(wanted.options, wanted.graphs->train, wanted.budget) : ToCompile();
   std::vector<Accumulation> all = plan.order;
   if (all.empty()) all = is_open ? AccumulationsFor(wanted.options.gradient_shards) : std::vector{named};
   for (Accumulation accumulation : all) {
