@@ -1,4 +1,4 @@
-// GatherFloat8 on a program of about ten instructions, built by hand.
+// GatherFloat8 and QuantizeOnce, each on a program of about ten instructions, built by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -155,6 +155,150 @@ TEST_F(GatherFloat8Test, WeightsInHostMemoryStay) {
   Gather();
   Quantize(A(), true, false);
   EXPECT_THAT(ListingAfterwards(MemoryKind::kHost), Each(Not("compute QuantizeShard")));
+}
+
+// QuantizeOnce.
+
+class QuantizeOnceTest : public ::testing::Test {
+ protected:
+  // Adds the ops of a visit that quantize matrix `x`, and a matmul that reads what they write.
+  void Quantize(int unit, BufferId x, bool finds_maximum, bool transposed) {
+    Tensor matrix = Tensor::Contiguous(DType::kBFloat16, {4, 4});
+    matrix.where.symbol = x;
+    const auto tensor = [](BufferId buffer, DType dtype, std::initializer_list<int64_t> shape) {
+      Tensor t = Tensor::Contiguous(dtype, shape);
+      t.where.symbol = buffer;
+      return t;
+    };
+    if (finds_maximum) {
+      maximum_ = tensor(builder_.AddBuffer("maximum", 4, slots_), DType::kFloat32, {1});
+      builder_.Add(kCompute, Op(AbsMax{.x_RC = matrix, .maximum_1 = maximum_})).unit = unit;
+    }
+    const Tensor scale = tensor(builder_.AddBuffer("scale", 4, slots_), DType::kFloat32, {1});
+    const Tensor form =
+        tensor(builder_.AddBuffer(transposed ? "transposed" : "fp8", 16, slots_), DType::kFloat8E4M3, {4, 4});
+    QuantizeFloat8 op{.x_RC = matrix, .maximum_1 = maximum_, .scale_1 = scale};
+    (transposed ? op.transposed_CR : op.out_RC) = form;
+    builder_.Add(kCompute, Op(op)).unit = unit;
+    builder_
+        .Add(kCompute, Op(MatMul{.a = form,
+                                 .b = form,
+                                 .c_MN = tensor(y_, DType::kBFloat16, {4, 4}),
+                                 .scale_a_1 = scale,
+                                 .scale_b_1 = scale,
+                                 .transpose_b = true}))
+        .unit = unit;
+  }
+  std::vector<std::string> ListingAfterwards() {
+    program_ = builder_.Finish();
+    EXPECT_TRUE(QuantizeOnce(program_).ok());
+    EXPECT_TRUE(CheckStructure(program_).ok()) << CheckStructure(program_);
+    return Listing(program_);
+  }
+  const QuantizeFloat8& QuantizeAt(InstructionId id) {
+    return *std::get<Op>(program_.instructions[id].action).As<QuantizeFloat8>();
+  }
+  const MatMul& MatMulAt(InstructionId id) { return *std::get<Op>(program_.instructions[id].action).As<MatMul>(); }
+
+  ProgramBuilder builder_;
+  const BufferId w_ = builder_.AddPersistent("w", 32), v_ = builder_.AddPersistent("v", 32);
+  BufferId y_ = builder_.AddBuffer("y", 32);
+  int64_t slots_ = 1;
+  Tensor maximum_;
+  StepProgram program_;
+};
+
+TEST_F(QuantizeOnceTest, WeightsThatALoopDoesNotChangeAreQuantizedBeforeIt) {
+  builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
+  builder_.Loop(3);
+  Quantize(0, w_, true, false);
+  const Tensor of_w = maximum_;
+  Quantize(1, v_, true, false);
+  maximum_ = of_w;
+  Quantize(0, w_, false, true);  // Backward.
+  EXPECT_THAT(ListingAfterwards(),
+              ElementsAre("compute LayerNormForward", "compute AbsMax", "compute QuantizeFloat8", "compute AbsMax",
+                          "compute QuantizeFloat8", "|", "compute MatMul", "compute MatMul", "compute MatMul"));
+  // One op writes both forms of w, with one scale.
+  const QuantizeFloat8& w = QuantizeAt(2);
+  EXPECT_EQ(w.x_RC.where.symbol, w_);
+  EXPECT_EQ(MatMulAt(5).a.where, w.out_RC.where);
+  EXPECT_EQ(MatMulAt(7).a.where, w.transposed_CR.where);
+  EXPECT_EQ(MatMulAt(5).scale_a_1.where, w.scale_1.where);
+  EXPECT_EQ(MatMulAt(7).scale_a_1.where, w.scale_1.where);
+  EXPECT_EQ(MatMulAt(6).a.where, QuantizeAt(4).out_RC.where);
+  EXPECT_FALSE(QuantizeAt(4).transposed_CR.present());
+  for (InstructionId id = 1; id < 5; ++id) {
+    EXPECT_EQ(program_.instructions[id].unit, -1);
+    EXPECT_EQ(program_.instructions[id].micro_batch, -1);
+    EXPECT_EQ(program_.instructions[id].phase, Phase::kBegin);
+  }
+}
+
+TEST_F(QuantizeOnceTest, InLayeredEachLoopQuantizesWhatItReads) {
+  slots_ = 3;  // One for each micro-batch, until they share one.
+  builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
+  builder_.Loop(3);
+  Quantize(4, w_, true, false);
+  builder_.Once();
+  builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
+  builder_.Loop(3);
+  Quantize(4, w_, false, true);
+  const std::string op = "compute LayerNormForward";
+  EXPECT_THAT(ListingAfterwards(), ElementsAre(op, "compute AbsMax", "compute QuantizeFloat8", "|", "compute MatMul",
+                                               "|", op, "compute QuantizeFloat8", "|", "compute MatMul"));
+  EXPECT_EQ(QuantizeAt(5).maximum_1.where, QuantizeAt(2).maximum_1.where);
+  EXPECT_FALSE(QuantizeAt(2).transposed_CR.present());
+  EXPECT_FALSE(QuantizeAt(5).out_RC.present());
+  EXPECT_EQ(program_.instructions[5].unit, 4);
+  for (const Buffer& buffer : program_.buffers) EXPECT_EQ(buffer.slots, 1) << buffer.name;
+}
+
+// Forward that runs again writes the buffers of the first one.
+TEST_F(QuantizeOnceTest, WhatRunsAgainIsReadFromWhereItIs) {
+  for (const bool layered : {false, true}) {
+    builder_ = ProgramBuilder();
+    const BufferId w = builder_.AddPersistent("w", 32);
+    y_ = builder_.AddBuffer("y", 32);
+    builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
+    builder_.Loop(3);
+    Quantize(0, w, true, false);
+    std::vector<Instruction> again = builder_.program().instructions;
+    if (layered) {
+      builder_.Once();
+      builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
+      builder_.Loop(3);
+    }
+    for (size_t i = 1; i < again.size(); ++i) builder_.program().instructions.push_back(again[i]);
+    const std::string op = "compute LayerNormForward", find = "compute AbsMax", quantize = "compute QuantizeFloat8",
+                      multiply = "compute MatMul";
+    if (layered) {
+      EXPECT_THAT(ListingAfterwards(),
+                  ElementsAre(op, find, quantize, "|", multiply, "|", op, find, quantize, "|", multiply));
+    } else {
+      EXPECT_THAT(ListingAfterwards(), ElementsAre(op, find, quantize, "|", multiply, multiply));
+    }
+    const InstructionId last = static_cast<InstructionId>(program_.instructions.size()) - 1;
+    EXPECT_EQ(MatMulAt(last).a.where, QuantizeAt(2).out_RC.where);
+    EXPECT_EQ(MatMulAt(last).scale_a_1.where, QuantizeAt(2).scale_1.where);
+  }
+}
+
+TEST_F(QuantizeOnceTest, WhatChangesFromOneMicroBatchToTheNextStays) {
+  const BufferId x = builder_.AddBuffer("x", 64), shard = builder_.AddPersistent("shard", 32);
+  builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
+  builder_.Loop(3);
+  builder_
+      .Add(kGather, Collective{.kind = CollectiveKind::kAllGather,
+                               .local = In(shard, DType::kFloat32, {8}),
+                               .full = In(x, DType::kFloat32, {16})})
+      .unit = 0;
+  Quantize(0, x, true, false);  // A gathered weight.
+  builder_.Once();
+  Quantize(0, w_, true, false);  // Runs once anyway.
+  const StepProgram before = builder_.Finish();
+  ListingAfterwards();
+  EXPECT_EQ(DumpProgram(program_), DumpProgram(before));
 }
 
 }  // namespace
