@@ -17,7 +17,8 @@ def main():
         else:
             suite = line.split()[0] if line.strip() else ""
     laws = [pattern for _, chosen, _ in orders.LAWS for pattern in chosen.split(":")]
-    unknown = [pattern for pattern in (*laws, *orders.CASE_OF_FILE.values()) if not fnmatch.filter(cases, pattern)]
+    files = [pattern for chosen in orders.CASE_OF_FILE.values() for pattern in chosen.split(":")]
+    unknown = [pattern for pattern in (*laws, *files) if not fnmatch.filter(cases, pattern)]
     left_out = [case for case in cases if "Laws." in case
                 and not any(fnmatch.fnmatchcase(case, pattern) for pattern in laws)]
     if unknown or left_out:
