@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,16 +15,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/api/backend.h"
-#include "engine/api/trainer.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/time/profile.h"
 #include "engine/run/calibrate/calibrate.h"
-#include "engine/run/calibrate/random_tokens.h"
 #include "engine/run/calibrate/speeds.h"
 #include "kernels/check.h"
 #include "kernels/device/cpu/physical_memory.h"
 #include "tools/bench/predict_cells.h"
 #include "tools/bench/support.h"
+#include "tools/bench/timed_job.h"
 #include "tools/command_line.h"
 
 namespace shale {
@@ -55,30 +52,11 @@ proto::MachineProfile Scaled(proto::MachineProfile profile, const ProbedSpeed& t
 // A cell that runs.
 struct Run {
   const Cell* cell;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<RandomTokens> data;
-  std::unique_ptr<Trainer> trainer;
-  std::shared_ptr<const JobPlan> plan;
-  Job job;
-  std::vector<double> measured;  // Seconds of each step.
+  TimedJob timed;
   double predicted = 0, left_out = 0;
 };
 
-absl::StatusOr<Run> Start(const Cell& cell) {
-  Run run{.cell = &cell, .data = std::make_unique<RandomTokens>(cell.job)};
-  SHALE_ASSIGN_OR_RETURN(run.backend, CreateBackend(cell.job));
-  SHALE_ASSIGN_OR_RETURN(run.trainer,
-                         Trainer::Create(cell.job, {.backend = run.backend.get(), .data = run.data.get()}));
-  run.plan = std::make_shared<JobPlan>(run.trainer->plan());
-  run.job = run.trainer->job();
-  return run;
-}
-
-double Mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-double ErrorOf(double predicted, const Run& run) { return predicted / Mean(run.measured) - 1; }
+double ErrorOf(double predicted, const Run& run) { return predicted / Mean(run.timed.seconds) - 1; }
 
 std::string ErrorText(double error) { return absl::StrFormat("%+.1f %%", 100 * error); }
 
@@ -95,12 +73,9 @@ absl::Status Measure(int64_t rounds, Group& group) {
   job.batch.global_batch = 2 * job.batch.micro_batch * job.sharding.ranks;
   job.sharding.accumulation = Accumulation::kAuto;
   job.optimizer.update = UpdateTime::kAfterBackward;
-  for (Run& run : group.runs) SHALE_RETURN_IF_ERROR(run.trainer->Step().status());  // Warms up.
+  for (Run& run : group.runs) SHALE_RETURN_IF_ERROR(run.timed.trainer->Step().status());  // Warms up.
   const auto step_cells = [&]() -> absl::Status {
-    for (Run& run : group.runs) {
-      SHALE_ASSIGN_OR_RETURN(const StepReport report, run.trainer->Step());
-      run.measured.push_back(report.seconds);
-    }
+    for (Run& run : group.runs) SHALE_RETURN_IF_ERROR(run.timed.Step());
     return absl::OkStatus();
   };
   SHALE_ASSIGN_OR_RETURN(group.profile, Calibrate(JobsLike(job), {.create_backend = CreateBackend,
@@ -109,9 +84,8 @@ absl::Status Measure(int64_t rounds, Group& group) {
                                                                   .after_round = step_cells,
                                                                   .speed = &group.speed}));
   for (Run& run : group.runs) {
-    run.predicted = PredictStep(run.job, *run.plan, group.profile).step_seconds;
-    run.trainer.reset();
-    run.backend.reset();
+    run.predicted = PredictStep(run.timed.job, *run.timed.plan, group.profile).step_seconds;
+    run.timed.End();
   }
   return absl::OkStatus();
 }
@@ -128,18 +102,18 @@ absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells,
     groups.push_back(std::exchange(now, {}));
     bytes = 0;
     for (const Run& run : groups.back().runs) {
-      std::fprintf(stderr, "%s: %s, error %s\n", run.cell->name.c_str(), Time(Mean(run.measured)).c_str(),
+      std::fprintf(stderr, "%s: %s, error %s\n", run.cell->name.c_str(), Time(Mean(run.timed.seconds)).c_str(),
                    ErrorText(ErrorOf(run.predicted, run)).c_str());
     }
     return absl::OkStatus();
   };
   for (const Cell& cell : cells) {
     if (!now.runs.empty() && now.runs[0].cell->shape != cell.shape) SHALE_RETURN_IF_ERROR(measure_now());
-    absl::StatusOr<Run> run = Start(cell);
-    if (absl::IsInvalidArgument(run.status())) continue;  // Settings that exclude each other.
-    if (!run.ok()) return run.status();
-    bytes += run->plan->arena_bytes * cell.job.sharding.ranks;
-    now.runs.push_back(*std::move(run));
+    absl::StatusOr<TimedJob> timed = StartTimedJob(cell.job);
+    if (absl::IsInvalidArgument(timed.status())) continue;  // Settings that exclude each other.
+    if (!timed.ok()) return timed.status();
+    bytes += timed->plan->arena_bytes * cell.job.sharding.ranks;
+    now.runs.push_back({.cell = &cell, .timed = *std::move(timed)});
     if (bytes > PhysicalMemoryBytes() / 8) SHALE_RETURN_IF_ERROR(measure_now());
   }
   SHALE_RETURN_IF_ERROR(measure_now());
@@ -155,7 +129,7 @@ void PredictLeftOut(std::vector<Group>& groups) {
       MergeProfile(Scaled(other.profile, other.speed, group.speed), &others);
     }
     if (others.works_size() == 0) continue;
-    for (Run& run : group.runs) run.left_out = PredictStep(run.job, *run.plan, others).step_seconds;
+    for (Run& run : group.runs) run.left_out = PredictStep(run.timed.job, *run.timed.plan, others).step_seconds;
   }
 }
 
@@ -177,7 +151,7 @@ std::string OrderSummary(const std::vector<const Run*>& runs) {
   for (size_t i = 0; i < runs.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (runs[i]->cell->alternatives != runs[j]->cell->alternatives) continue;
-      const double measured = Mean(runs[i]->measured) / Mean(runs[j]->measured);
+      const double measured = Mean(runs[i]->timed.seconds) / Mean(runs[j]->timed.seconds);
       if (std::max(measured, 1 / measured) < kDifferent) continue;
       ++pairs;
       right += (measured > 1) == (runs[i]->predicted > runs[j]->predicted);
@@ -197,8 +171,8 @@ void Print(const std::vector<Group>& groups) {
       runs.push_back(&run);
       errors.push_back(ErrorOf(run.predicted, run));
       if (run.left_out > 0) left_out_errors.push_back(ErrorOf(run.left_out, run));
-      const auto [least, most] = std::minmax_element(run.measured.begin(), run.measured.end());
-      const double measured = Mean(run.measured);
+      const auto [least, most] = std::minmax_element(run.timed.seconds.begin(), run.timed.seconds.end());
+      const double measured = Mean(run.timed.seconds);
       table.Add({run.cell->name, Time(measured), absl::StrFormat("%.0f %%", 100 * (*most - *least) / measured),
                  Time(run.predicted), ErrorText(errors.back()),
                  run.left_out > 0 ? ErrorText(left_out_errors.back()) : ""});

@@ -1,4 +1,5 @@
-// Helpers that the benches share: medians, tables, the machine's description, and the placement of large buffers.
+// Helpers that the benches share: medians, means, tables, the machine's description, and the placement of large
+// buffers.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,9 @@
 
 namespace shale {
 
-// Returns the median. REQUIRES: `values` is not empty.
+// Return the median, and the mean. REQUIRES: `values` is not empty.
 double Median(std::vector<double> values);
+double Mean(const std::vector<double>& values);
 
 // A Markdown table. Pads its columns, so that it also reads well as plain text.
 class MarkdownTable {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the benches ops, comm, matmuls, products, embedding, start_up and sweep with tiny sizes. Checks the form of
-their output, never a time."""
+"""Runs the benches ops, comm, matmuls, products, embedding, start_up, sweep, predict and search with tiny sizes. Checks
+the form of their output, never a time."""
 
 import json
 import os
@@ -17,6 +17,8 @@ _PRODUCTS = os.path.abspath("tools/bench/products")
 _START_UP = os.path.abspath("tools/bench/start_up")
 _EMBEDDING = os.path.abspath("tools/bench/embedding")
 _SWEEP = os.path.abspath("tools/bench/sweep")
+_PREDICT = os.path.abspath("tools/bench/predict")
+_SEARCH = os.path.abspath("tools/bench/search")
 
 _JOB = """
 name: "small"
@@ -248,17 +250,39 @@ class BenchTest(unittest.TestCase):
         self.assertIn("the run is over", result.stderr)
 
     def test_start_up(self):
-        with open(f"{self.folder}/job", "w", encoding="utf-8") as file:
-            file.write(_JOB)
         rows = []
+        job = self.small_job()
         for threads in (1, 3):
-            result = self.call(_START_UP, f"--job={self.folder}/job", f"--set=runtime.threads_per_rank={threads}",
+            result = self.call(_START_UP, f"--job={job}", f"--set=runtime.threads_per_rank={threads}",
                                "--repetitions=2")
             self.assertEqual(result.returncode, 0, result.stderr)
             rows.append(json.loads(result.stdout))
             self.assertGreaterEqual(rows[-1]["fill"], 0)  # It may be too short for its digits.
         self.assertEqual([row["threads_per_rank"] for row in rows], [1, 3])
         self.assertEqual(rows[0]["state"], rows[1]["state"])
+
+    def small_job(self):
+        """Writes a small job, and returns its path."""
+        path = os.path.join(self.folder, "job")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(_JOB)
+        return path
+
+    def test_predict(self):
+        result = self.call(_PREDICT, f"--model={self.small_job()}", "--cells=3", "--steps=2")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([row[0] for row in self.rows(result.stdout, "cell")],
+                         ["small fp32 W1 K1 NONE", "small fp32 W2 K2 SHARDED NONE", "small bf16 W1 K2 NO_SYNC BLOCK"])
+        self.assertRegex(result.stdout, r"calibrated: 3 cells, median error [\d.]+ %, \d+ % of them within 10 %")
+
+    def test_search(self):
+        result = self.call(_SEARCH, f"--model={self.small_job()}", "--budgets=2", "--rivals=2", "--steps=2")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"## small, [\d.]+ \w+ to [\d.]+ \w+")
+        rows = self.rows(result.stdout, "way")
+        self.assertEqual([row[4] for row in rows if row[0] == "the search's choice"], ["1.00", "1.00"])
+        self.assertIn(len(rows), range(3, 7))
+        self.assertRegex(result.stdout, r"at most 1.03 in [012] of 2 cases, the largest [\d.]+\n$")
 
     def test_matmuls_of_a_job_that_names_no_vocabulary(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
@@ -289,7 +313,9 @@ class BenchTest(unittest.TestCase):
                             (_COMM, ["--ranks", "--largest_kib", "--json"]),
                             (_MATMULS, ["--job", "--set", "--repeats"]),
                             (_PRODUCTS, ["--job", "--set", "--repeats"]),
-                            (_EMBEDDING, ["--job", "--steps", "--library"])]:
+                            (_EMBEDDING, ["--job", "--steps", "--library"]),
+                            (_PREDICT, ["--model", "--cells"]),
+                            (_SEARCH, ["--model", "--budgets", "--rivals"])]:
             result = self.call(tool, "--help")
             self.assertEqual(result.returncode, 0)
             for flag in flags:
