@@ -139,6 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, AdapterParity,
                                            AdapterCase{"qwen2_rslora", "qwen2", {"q_proj", "v_proj"}},
                                            AdapterCase{"gpt2", "gpt2", {"c_attn", "blocks.1.ffn.c_proj"}},
                                            AdapterCase{"falcon_40b_rslora", "falcon_40b", {"*"}},
+                                           AdapterCase{"gemma2", "gemma2", {"*"}},
                                            AdapterCase{"gemma3", "gemma3", {"*"}},
                                            AdapterCase{"falcon_7b_nf4", "falcon_7b", {"*"}, Storage::kNf4},
                                            // Queries, keys and values are one matrix, with one mean.

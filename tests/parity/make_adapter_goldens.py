@@ -69,6 +69,7 @@ ADAPTERS = [
                                      target_modules=["c_attn", "transformer.h.1.mlp.c_proj"])),
     AdapterCase("falcon_40b_rslora", "falcon_40b", dict(r=4, lora_alpha=4, use_rslora=True,
                                                         target_modules="all-linear")),
+    AdapterCase("gemma2", "gemma2", dict(r=3, lora_alpha=6, target_modules="all-linear")),
     AdapterCase("gemma3", "gemma3", dict(r=2, lora_alpha=3, target_modules="all-linear")),
     AdapterCase("falcon_7b_nf4", "falcon_7b", dict(r=4, lora_alpha=8, target_modules="all-linear"), nf4=True),
     AdapterCase("llama_blocks_nf4", "llama_blocks", dict(r=4, lora_alpha=8, target_modules="all-linear"), nf4=True),
