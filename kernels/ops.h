@@ -12,21 +12,22 @@
 // output, else it overwrites it; formulas write both as (+)=.
 //
 // Visit calls visitor(name, tensor, access) for every operand, absent ones included, in a fixed order. Binding,
-// validation, metering and dependency analysis are all built on it. What else an op is, it declares by members with
-// these names. An op without such a member has what stands after the colon.
+// validation, metering and dependency analysis are all built on it. An op declares what else it is by the members
+// below. The text in brackets says what holds for an op without the member.
 //   absl::string_view kName, or a function name()    required
-//   bool accumulate                                  whether it adds to its output: it never does
-//   void MakeFirst()                                 see MakeFirst in op.h: accumulate = false
-//   int64_t shard_begin, shard_stride                SetShard sets the first to a multiple of the second: no shard
-//   bool by_rank                                     whether shard_begin counts ranks, not shards: it counts shards
+//   bool accumulate                                  whether it adds to its output [false]
+//   void MakeFirst()                                 see MakeFirst in op.h [sets accumulate = false]
+//   int64_t shard_begin, shard_stride                SetShard sets shard_begin to a multiple of shard_stride [the op
+//                                                    does not work on a shard]
+//   bool by_rank                                     whether shard_begin counts ranks in place of shards [false]
 //   const std::vector<ElementRange>* written_ranges() const
-//                                                    see WrittenRanges in op.h: null
-//   std::vector<int64_t> LibraryAttributes() const   a library may compute it, and asks for these: none may
-//   double flops() const                             see FlopsOf in op.h: 0
+//                                                    see WrittenRanges in op.h [null]
+//   std::vector<int64_t> LibraryAttributes() const   what a library that computes the op asks for [no library does]
+//   double flops() const                             see FlopsOf in op.h [0]
 //   int64_t ElementsMoved(const Tensor& operand, Access access) const
 //                                                    how many elements of an operand it reads (access kRead) or writes
-//                                                    (kWrite), if Visit says that it does so: all
-// Whether an op works in place, its Check says (op_checker.h).
+//                                                    (kWrite), if Visit says that it does so [all]
+// The Check of an op says whether it works in place (op_checker.h).
 #pragma once
 
 #include <utility>

@@ -51,9 +51,9 @@ void Print(absl::string_view line) {
 
 absl::StatusOr<std::vector<Job>> JobsOf(const Flags& flags) {
   if (flags.job.empty()) {
-    if (!flags.set.empty()) return absl::InvalidArgumentError("--set changes a job; give --job, too");
+    if (!flags.set.empty()) return absl::InvalidArgumentError("--set changes a job; give --job=FILE, too");
     if (flags.device != "CPU" && flags.device != "CUDA") {
-      return absl::InvalidArgumentError(absl::StrCat("--device: found ", flags.device, "; allowed: CPU, CUDA"));
+      return absl::InvalidArgumentError(absl::StrCat("--device: found \"", flags.device, "\"; allowed: CPU, CUDA"));
     }
     return CalibrationJobs(flags.device == "CPU" ? DeviceType::kCpu : DeviceType::kCuda);
   }
@@ -99,15 +99,18 @@ absl::Status Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   shale::Flags flags;
-  shale::CommandLine line("calibrate",
-                          "Measures in less than a minute how fast this machine is, for plans of seconds.");
+  shale::CommandLine line(
+      "calibrate",
+      "Measures in less than a minute how fast this machine is, so that plan and train can predict the seconds of a "
+      "step.");
   line.Text("out", "FILE", "Also writes the profile here, as a textproto (proto/machine.proto).", &flags.out);
-  line.Text("job", "FILE", "Measures the shapes of this job.", &flags.job);
-  line.List("set", "PATH=VALUE", "Sets a field of the job.", &flags.set);
-  line.Text("device", "CPU|CUDA", "What to measure without --job.", &flags.device);
+  line.Text("job", "FILE", "Measures the shapes of this job, in place of those of small decoders.", &flags.job);
+  line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=batch.micro_batch=2.", &flags.set);
+  line.Text("device", "CPU|CUDA", "What to measure. With --job, runtime.device of the job says it.", &flags.device);
   line.Text("folder", "FOLDER", "Also measures how fast checkpoints are written to this folder.", &flags.folder);
-  line.Number("seconds", "After which no further round of steps begins; after half of them no further job does.", 1,
-              3600, &flags.seconds);
+  line.Number("seconds",
+              "How many seconds to measure for: no round of steps begins later, and no other job after half of them.",
+              1, 3600, &flags.seconds);
   line.Footer(shale::kFooter);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   const absl::Status status = shale::Run(flags);

@@ -22,10 +22,9 @@ inline constexpr int kExitUsage = 2;  // The command line or the job is wrong; n
 // which holds the default before and must outlive the parser. Users write `--name=value` or `--name value`, and
 // `--name` or `--no-name` for a switch. '-' and '_' in names are the same.
 //
-//
 //   CommandLine line("train", "Trains the model of a job.");
 //   line.Text("job", "FILE", "The job spec.", &job).Required();
-//   line.Switch("overwrite", "Replace an earlier run.", &overwrite);
+//   line.Switch("overwrite", "Replaces an earlier run.", &overwrite);
 //   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
 class CommandLine {
  public:

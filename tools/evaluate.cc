@@ -151,7 +151,10 @@ absl::StatusOr<std::unique_ptr<JsonLinesWriter>> OpenFile(const std::string& pat
 }
 
 absl::Status Evaluate(const Flags& flags) {
-  if (flags.run.empty() == flags.folder.empty()) return absl::InvalidArgumentError("give one of --run and --folder");
+  if (flags.run.empty() == flags.folder.empty()) {
+    return absl::InvalidArgumentError(
+        "give either --run=FOLDER, the folder of a run, or --folder=FOLDER, a Hugging Face folder");
+  }
   if (!flags.folder.empty() && flags.checkpoint != "newest") {
     return absl::InvalidArgumentError("--checkpoint is for --run; a Hugging Face folder has no checkpoints");
   }
@@ -215,18 +218,19 @@ int main(int argc, char** argv) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   shale::CommandLine line("evaluate",
                           "Measures a model on files: loss and perplexity, and exact matches of completions.");
-  line.Text("run", "FOLDER", "The run folder.", &flags.run);
+  line.Text("run", "FOLDER", "The run folder of the model.", &flags.run);
   line.Text("checkpoint", "newest|best", shale::kCheckpointHelp, &flags.checkpoint);
   line.Text("base", "FOLDER", shale::kBaseHelp, &flags.base);
-  line.Text("folder", "FOLDER", "Instead of --run: a Hugging Face folder.", &flags.folder);
-  line.List("data", "PATH", "A file or folder, like data.path of a job.", &flags.data).Required();
-  line.Switch("loss_only", "Do not generate completions.", &flags.loss_only);
-  line.Switch("last_turns", "Of a conversation, generate only the last answer of the assistant.",
+  line.Text("folder", "FOLDER", "Instead of --run: a Hugging Face folder with the model.", &flags.folder);
+  line.List("data", "PATH", "A file or folder to measure on, like data.path of a job.", &flags.data).Required();
+  line.Switch("loss_only", "Measures only the loss, and generates no completions.", &flags.loss_only);
+  line.Switch("last_turns", "Generates only the last answer of the assistant in each conversation.",
               &flags.match.last_turns);
-  line.Text("loss_on", "COMPLETIONS|ALL", "Which tokens count; by default as in the run.", &flags.loss_on);
-  line.Text("packing", "CUT|PACK|PAD", "What becomes of documents; by default as in the run, PACK with --folder.",
+  line.Text("loss_on", "COMPLETIONS|ALL", "Which tokens count in the loss; by default as in the run.", &flags.loss_on);
+  line.Text("packing", "CUT|PACK|PAD",
+            "How documents fill sequences (data.packing); by default as in the run, or PACK with --folder.",
             &flags.packing);
-  line.Integer("sequence_length", "Tokens in a sequence; 0: as in the run, at most 1,024 with --folder.", 0, kMost,
+  line.Integer("sequence_length", "Tokens in a sequence; 0: as in the run, or at most 1,024 with --folder.", 0, kMost,
                &flags.sequence_length);
   line.Integer("sequences", "Sequences whose loss is computed at once; 0: batch.micro_batch of the run.", 0, 1 << 20,
                &flags.sequences);
@@ -234,9 +238,9 @@ int main(int argc, char** argv) {
                &flags.context);
   line.Integer("answers_at_once", "Completions that are generated at once.", 1, 4096, &flags.answers_at_once);
   line.Integer("tokens", "The most tokens of an answer.", 1, kMost, &flags.match.tokens);
-  line.Text("answers", "FILE", "Write the answers to this file, as JSON Lines.", &flags.answers);
-  line.Text("json", "FILE", "Write the results to this file, a line of JSON for each --data.", &flags.json);
-  line.Integer("budget_bytes", "Memory that the plan may have; 0: the default of the machine.", 0,
+  line.Text("answers", "FILE", "Writes the answers to this file, as JSON Lines.", &flags.answers);
+  line.Text("json", "FILE", "Writes the results to this file, a line of JSON for each --data.", &flags.json);
+  line.Integer("budget_bytes", "The most bytes that evaluate may plan to use; 0: the default of the machine.", 0,
                std::numeric_limits<int64_t>::max(), &flags.budget_bytes);
   line.Text("device", "CPU|CUDA", shale::kDeviceHelp, &flags.device);
   line.Footer(

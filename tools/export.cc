@@ -159,7 +159,7 @@ absl::StatusOr<NewestCheckpoint> ExportFirst(WhichCheckpoint which, const std::s
 
 absl::Status Export(const Flags& flags) {
   if (flags.run.empty() && flags.checkpoint.empty()) {
-    return absl::InvalidArgumentError("give --run, or a checkpoint");
+    return absl::InvalidArgumentError("give --run=FOLDER, the folder of a run, or --checkpoint=FOLDER, a checkpoint");
   }
   if (flags.plain + flags.merge + flags.adapter > 1) {
     return absl::InvalidArgumentError("give at most one of --plain, --merge and --adapter");
@@ -193,18 +193,20 @@ int main(int argc, char** argv) {
       "export", "Writes the model of a run as a Hugging Face folder, which transformers loads, or as one plain file.");
   line.Text("run", "FOLDER", "The run folder; its newest intact checkpoint is exported.", &flags.run);
   line.Text("checkpoint", "best|FOLDER",
-            "With --run=FOLDER: the checkpoint with the best evaluation. Instead of --run: this checkpoint.",
+            "With --run, best: the checkpoint with the best evaluation. Instead of --run, FOLDER: this checkpoint.",
             &flags.checkpoint);
   line.Text("base", "FOLDER", shale::kBaseHelp, &flags.base);
   line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
-  line.Text("dtype", "F32|BF16|F16", "What the weights are rounded to.", &flags.dtype);
+  line.Text("dtype", "F32|BF16|F16", "The format to which the weights are rounded.", &flags.dtype);
   line.Switch("plain",
-              "Write only model.safetensors, with the engine's names of the parameters; any model has this form.",
+              "Writes only model.safetensors, with the engine's names of the parameters. Works for every model.",
               &flags.plain);
-  line.Switch("merge",
-              "Of a run with adapters: write the model with the adapters merged into its weights. This is the default.",
-              &flags.merge);
-  line.Switch("adapter", "Of a run with adapters: write these alone, as a folder that PEFT loads.", &flags.adapter);
+  line.Switch(
+      "merge",
+      "Of a run with adapters: writes the model with the adapters merged into its weights. This is the default.",
+      &flags.merge);
+  line.Switch("adapter", "Of a run with adapters: writes the adapters alone, as a folder that PEFT loads.",
+              &flags.adapter);
   line.Integer("max_file_bytes", "The weights are split into files of at most this many bytes.", 1,
                std::numeric_limits<int64_t>::max(), &flags.max_file_bytes);
   line.Footer(

@@ -184,35 +184,45 @@ absl::Status Generate(const Flags& flags) {
 int main(int argc, char** argv) {
   shale::Flags flags;
   shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
-  line.Text("run", "FOLDER", "The run folder.", &flags.run).Required();
+  line.Text("run", "FOLDER", "The run folder of the model.", &flags.run).Required();
   line.Text("checkpoint", "newest|best", shale::kCheckpointHelp, &flags.checkpoint);
   line.Text("base", "FOLDER", shale::kBaseHelp, &flags.base);
-  line.Text("prompt", "TEXT", "What to continue; empty: a new line. Special tokens in it are tokens.", &flags.prompt);
-  line.Text("prompt_tokens", "N,N,...", "What to continue, as tokens: models of token files then print tokens.",
+  line.Text("prompt", "TEXT",
+            "The text to continue; empty: a new line. Special tokens that are written in it are tokens.",
+            &flags.prompt);
+  line.Text("prompt_tokens", "N,N,...",
+            "The numbers of the tokens to continue, in place of --prompt, for models that were trained on token files. "
+            "generate then prints the numbers of tokens, too.",
             &flags.prompt_tokens);
   line.Integer("tokens", "How many tokens to generate; without a tokenizer, a token of text is a byte.", 1, 100'000'000,
                &flags.tokens);
-  line.Integer("context", "How many tokens a text may have before its older half is forgotten; 0: sequence_length.", 0,
-               std::numeric_limits<int32_t>::max(), &flags.context);
+  line.Integer("context",
+               "How many tokens of a text the model sees; when a text grows longer, its older half is forgotten. 0: "
+               "batch.sequence_length of the run.",
+               0, std::numeric_limits<int32_t>::max(), &flags.context);
   line.Integer("samples", "How many texts to generate at once; each draws with the next seed.", 1, 4096,
                &flags.samples);
-  line.Number("repetition_penalty", "Above 1, tokens that the text has already become less likely.", 0, 1000,
-              &flags.sampling.repetition_penalty);
-  line.Number("temperature", "Below 1 the likely becomes likelier; 0: always the most likely token.", 0, 1000,
-              &flags.sampling.temperature);
-  line.Integer("top_k", "Draw among the k most likely tokens only; 0: among all.", 0,
+  line.Number("repetition_penalty", "Above 1, tokens that the text already has become less likely. 1: no penalty.", 0,
+              1000, &flags.sampling.repetition_penalty);
+  line.Number("temperature",
+              "Divides the logits: below 1, likely tokens become likelier. 0: always takes the most likely token.", 0,
+              1000, &flags.sampling.temperature);
+  line.Integer("top_k", "Draws only among the k most likely tokens; 0: among all.", 0,
                std::numeric_limits<int32_t>::max(), &flags.sampling.top_k);
-  line.Number("top_p", "Draw among the most likely tokens only whose probabilities sum to p.", 0, 1,
+  line.Number("top_p", "Draws only among the fewest most likely tokens whose probabilities sum to p.", 0, 1,
               &flags.sampling.top_p);
-  line.Number("min_p", "Draw among tokens only that are at least p times as likely as the most likely.", 0, 1,
+  line.Number("min_p", "Draws only among tokens that are at least p times as likely as the most likely one.", 0, 1,
               &flags.sampling.min_p);
   line.Integer("seed", "Seed of the random draws.", 0, std::numeric_limits<int64_t>::max(), &flags.seed);
-  line.List("stop", "TEXT", "Where this begins, the text ends. A tokenizer's end of text ends it too.", &flags.stop);
-  line.Switch("show_special", "Show special tokens that the model generates, but for the end of text.",
+  line.List("stop", "TEXT", "Ends a text where TEXT begins in it. The tokenizer's end of text ends it too.",
+            &flags.stop);
+  line.Switch("show_special", "Shows special tokens that the model generates, except for the end of text.",
               &flags.show_special);
-  line.Switch("chat", "Read messages from the input and answer them, with the chat template of the run's tokenizer.",
-              &flags.chat);
-  line.Text("system", "TEXT", "What a chat begins with, for the model.", &flags.system);
+  line.Switch(
+      "chat",
+      "Reads messages from the input, one in a line, and answers them, with the chat template of the run's tokenizer.",
+      &flags.chat);
+  line.Text("system", "TEXT", "With --chat: the system message, with which the conversation begins.", &flags.system);
   line.Text("device", "CPU|CUDA", shale::kDeviceHelp, &flags.device);
   line.Footer("Exit codes: 0 generated; 1 failed; 2 wrong command line.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

@@ -272,7 +272,9 @@ absl::StatusOr<bool> Inspect(const std::string& folder, const std::string& other
 
 int Run(const Flags& flags) {
   if (flags.tolerance > 0 && flags.compare.empty()) {
-    return Fail(absl::InvalidArgumentError("--tolerance belongs to --compare, which is missing"), kExitUsage);
+    return Fail(
+        absl::InvalidArgumentError("--tolerance belongs to --compare; give --compare=FOLDER, or leave --tolerance out"),
+        kExitUsage);
   }
   std::vector<std::string> folders;
   for (const std::string& path : {flags.checkpoint, flags.compare}) {
@@ -297,12 +299,12 @@ int main(int argc, char** argv) {
             &flags.checkpoint)
       .Required();
   line.Switch("verify", "Reads every byte and names every chunk whose checksum is wrong.", &flags.verify);
-  line.Switch("parameters", "Also each parameter, with its shape and statistics of its values.", &flags.parameters);
-  line.Text(
-      "compare", "FOLDER",
-      "Another checkpoint or run, of any number of ranks, strategy and form: says which fields, values and states "
-      "differ, and by how much.",
-      &flags.compare);
+  line.Switch("parameters", "Also shows each parameter, with its shape and statistics of its values.",
+              &flags.parameters);
+  line.Text("compare", "FOLDER",
+            "Another checkpoint, or a run folder, with which to compare: shows which fields, values and states differ, "
+            "and by how much. Number of ranks, strategy and form of the state may differ.",
+            &flags.compare);
   line.Number(
       "tolerance",
       "Differences up to this much of the largest magnitude in the parameter's part count as equal; 0: bits must "

@@ -95,7 +95,7 @@ int Fail(const absl::Status& status, int exit_code) {
 // hosts of no machine.
 absl::Status CheckFlags(const Flags& flags) {
   if (flags.hosts > 0 && flags.machine.empty()) {
-    return absl::InvalidArgumentError("--hosts is about a machine; name it with --machine");
+    return absl::InvalidArgumentError("--hosts needs a machine; name one with --machine");
   }
   const struct {
     absl::string_view name;
@@ -197,7 +197,7 @@ absl::StatusOr<SearchResult> Search(const Flags& flags, const Job& job, const Da
                                     const WorkLimits& limits) {
   if (machine.profile == nullptr) {
     return absl::FailedPreconditionError(
-        "--search needs the seconds of a machine; measure this one once (tools:calibrate), or name one with --machine");
+        "--search needs the seconds of a machine; measure this one once (calibrate), or name one with --machine");
   }
   SearchQuery query{.job = job, .machine = machine, .job_with = JobWithOf(flags, data)};
   if (flags.search != kAllFields) query.fields = absl::StrSplit(flags.search, ',');
@@ -418,27 +418,31 @@ int main(int argc, char** argv) {
                           "on a machine that was "
                           "measured or is named. The job's data need not exist.");
   line.Text("job", "FILE", "The job spec, text or binary.", &flags.job).Required();
-  line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.", &flags.set);
+  line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.", &flags.set);
   line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
-  line.Text("machine", "NAME",
-            absl::StrCat("Predicts the seconds of a step on this machine, which is one of ",
-                         absl::StrJoin(shale::ProfileNames(), ", "),
-                         ", or a file that calibrate wrote. The job then runs on its kind of device. Without it, "
-                         "predicts them for this machine, if calibrate has measured it."),
-            &flags.machine);
+  line.Text(
+      "machine", "NAME",
+      absl::StrCat("Plans the job for the kind of device of another machine, and predicts the seconds of a step there. "
+                   "NAME is one of ",
+                   absl::StrJoin(shale::ProfileNames(), ", "),
+                   ", or a file that calibrate wrote. Without --machine, predicts the seconds on this machine, "
+                   "if calibrate has measured it."),
+      &flags.machine);
   line.Integer("hosts",
                "With --machine: plans for this many hosts, with a rank on each device; 0: for the ranks of the job.", 0,
                int64_t{1} << 20, &flags.hosts);
-  line.Switch("explain",
-              "Also what attention scores would take, which micro-batch would fit, the peak of the learning rate, and "
-              "what micro-batches, the forms of the state, the optimizer step, activation checkpointing, offload of "
-              "activations and state, no_sync, other strategies and other settings cost.",
-              &flags.explain);
+  line.Switch(
+      "explain",
+      "Also prints where every byte goes at the peak, the largest micro-batch that fits and the peak of the learning "
+      "rate, and compares what other settings would need and cost: micro-batches, forms of the state, the "
+      "optimizer step, activation checkpointing, offload, accumulations, strategies, and all others that save "
+      "memory.",
+      &flags.explain);
   line.Switch("timeline",
-              "Also the memory over a step: held after load, peak of forward, loss, backward, reduce and update, held "
-              "after the step, by category.",
+              "Also prints the memory of each part of a step by category: held after load, the peaks of forward, loss, "
+              "backward, reduce and update, held after the step.",
               &flags.timeline);
-  line.Switch("dump_program", "Also the training program, instruction by instruction.", &flags.dump_program);
+  line.Switch("dump_program", "Also prints the training program, instruction by instruction.", &flags.dump_program);
   line.OptionalText(
       "json", "FILE",
       "Writes the plan as JSON, with instructions if --dump_program is given; without FILE prints it in "
@@ -461,16 +465,16 @@ int main(int argc, char** argv) {
             &flags.fit);
   line.OptionalText(
       "search", "FIELDS",
-      absl::StrCat("Also finds the fastest way to run the job that fits the budget, by predicted seconds, "
-                   "and what it gives up for less memory. It changes nothing that is trained, but how "
-                   "sums are rounded. FIELDS are some of ",
-                   absl::StrJoin(shale::SearchFields(), ", "), ", with commas; without them, all."),
+      absl::StrCat("Also finds the settings that fit the budget with which a step takes the fewest predicted seconds, "
+                   "and slower ones that need less memory. They change nothing that is trained, but how sums are "
+                   "rounded. FIELDS names the fields that may change, with commas between them: some of ",
+                   absl::StrJoin(shale::SearchFields(), ", "), ". Without FIELDS, all of these may change."),
       std::string(shale::kAllFields), &flags.search);
-  line.Number("seconds",
-              "How long the comparisons of --explain, or the search of --fit or --search, may take from the start. "
-              "--explain then "
-              "prints those that it has, and names the others.",
-              0, 1e6, &flags.seconds);
+  line.Number(
+      "seconds",
+      "How many seconds --explain, --fit or --search may take. After that, --explain prints the comparisons that it "
+      "has made, and names the others.",
+      0, 1e6, &flags.seconds);
   line.Footer(
       "If a job does not fit memory.budget_bytes, or what it offloads memory.host_budget_bytes, the plan is printed "
       "and "

@@ -107,12 +107,15 @@ std::string FolderOf(const std::string& tokenizer) {
 }
 
 absl::Status Train(const Flags& flags) {
-  if (flags.vocabulary == 0) return absl::InvalidArgumentError("--train needs --vocabulary");
-  if (!flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --train and --tokenizer");
+  if (flags.vocabulary == 0) {
+    return absl::InvalidArgumentError("--train needs --vocabulary=N, the tokens to make, such as 8192");
+  }
+  if (!flags.tokenizer.empty()) return absl::InvalidArgumentError("--train makes a tokenizer; leave --tokenizer out");
   SHALE_ASSIGN_OR_RETURN(const absl::string_view pattern, ParsePattern(flags.pattern));
   if (flags.special_token.empty() || !std::all_of(flags.special_token.begin(), flags.special_token.end(),
                                                   [](char c) { return c > ' ' && c < 0x7F; })) {
-    return absl::InvalidArgumentError("--special_token: wanted printable characters of ASCII without spaces");
+    return absl::InvalidArgumentError(absl::StrCat("--special_token: found ", Quoted(flags.special_token),
+                                                   "; wanted printable characters of ASCII without spaces"));
   }
   // A word never spans two lines, so any document can be cut at lines.
   SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(flags.in, ReaderOptions(flags, true)));
@@ -145,8 +148,13 @@ absl::Status Train(const Flags& flags) {
 }
 
 absl::Status Tokenize(const Flags& flags) {
-  if (flags.vocabulary != 0) return absl::InvalidArgumentError("--vocabulary goes with --train");
-  if (flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --tokenizer and --train");
+  if (flags.vocabulary != 0) {
+    return absl::InvalidArgumentError(
+        "--vocabulary goes with --train; leave it out, or give --train in place of --tokenizer");
+  }
+  if (flags.tokenizer.empty()) {
+    return absl::InvalidArgumentError("give --tokenizer=FOLDER to make token files, or --train to make a tokenizer");
+  }
   const absl::StatusOr<Tokenizer> loaded = Tokenizer::Load(flags.tokenizer);
   if (!loaded.ok()) {
     return absl::Status(loaded.status().code(), absl::StrCat("--tokenizer: ", loaded.status().message()));
@@ -166,8 +174,9 @@ absl::Status Tokenize(const Flags& flags) {
   if (!flags.end_of_document.empty()) {
     options.end_of_document = tokenizer.Find(flags.end_of_document);
     if (options.end_of_document < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--end_of_document: the tokenizer has no token ", Quoted(flags.end_of_document)));
+      return absl::InvalidArgumentError(absl::StrCat("--end_of_document: the tokenizer has no token ",
+                                                     Quoted(flags.end_of_document),
+                                                     "; name one that its tokenizer.json lists"));
     }
   }
   SHALE_ASSIGN_OR_RETURN(DocumentReader reader,
@@ -199,28 +208,32 @@ int main(int argc, char** argv) {
   shale::CommandLine line("tokenize",
                           "Turns text into token files with the tokenizer of a Hugging Face folder, or "
                           "trains a vocabulary.");
-  line.Text("tokenizer", "FOLDER", "The folder of a tokenizer, read as transformers does, or tokenizer.json alone.",
+  line.Text("tokenizer", "FOLDER",
+            "The tokenizer: its folder, which is read as transformers reads it, or its tokenizer.json alone.",
             &flags.tokenizer);
-  line.Text("in", "DATA", "A file, a folder (its files and those of its folders), or a *.list that names such.",
+  line.Text("in", "DATA",
+            "A file, a folder (with the folders in it), or a file *.list, whose lines name files and folders.",
             &flags.in)
       .Required();
-  line.Text("out", "FOLDER", "The folder to write. It must be empty, if it exists.", &flags.out).Required();
+  line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
   line.Text("end_of_document", "TOKEN", "A token to put behind each document, such as <|endoftext|>.",
             &flags.end_of_document);
   line.Integer("threads", "Number of threads; 0: one for each processor.", 0, 4096, &flags.threads);
-  line.Switch("skip_bad_lines", "Skip lines of JSON Lines that are no documents, and count them.",
+  line.Switch("skip_bad_lines", "Skips lines of JSON Lines that are no documents, and counts them.",
               &flags.skip_bad_lines);
-  line.Switch("replace_bad_bytes", "Put U+FFFD in the place of bytes that are not UTF-8, and count them.",
+  line.Switch("replace_bad_bytes", "Puts U+FFFD in the place of bytes that are not UTF-8, and counts them.",
               &flags.replace_bad_bytes);
-  line.Switch("allow_dropped_text", "Take rows of which the chat template leaves out something, and count them.",
+  line.Switch("allow_dropped_text", "Takes rows of which the chat template leaves out something, and counts them.",
               &flags.allow_dropped_text);
   line.Text("date", "DAY", "The day that chat templates write as today's, such as 2026-11-28.", &flags.date);
-  line.Switch("train", "Train a vocabulary on the data, and write its tokenizer.json.", &flags.train);
+  line.Switch("train", "Trains a vocabulary on the data, and writes its tokenizer.json to the folder --out.",
+              &flags.train);
   line.Integer("vocabulary", "With --train: tokens in the vocabulary, the bytes and the special token included.", 257,
                1 << 20, &flags.vocabulary);
-  line.Integer("min_frequency", "With --train: merge pairs of tokens that occur at least this often.", 1,
+  line.Integer("min_frequency", "With --train: merges only pairs of tokens that occur at least this often.", 1,
                std::numeric_limits<int32_t>::max(), &flags.min_frequency);
-  line.Text("pattern", "GPT2|LLAMA3|QWEN2", "With --train: split text into words as this family does.", &flags.pattern);
+  line.Text("pattern", "GPT2|LLAMA3|QWEN2", "With --train: splits text into words as this family does.",
+            &flags.pattern);
   line.Text("special_token", "TOKEN", "With --train: the special token, which gets the id 0.", &flags.special_token);
   line.Footer(
       "A text file is one document. So is each row of JSON, in a line, over several lines or in a list: an object\n"

@@ -47,8 +47,8 @@ constexpr char kFooter[] =
     "\n"
     "--resume=latest resumes from the newest intact checkpoint in the run folder, --resume=auto does so if there is\n"
     "one and otherwise starts over (for jobs that are started again whenever they end), --resume=FOLDER resumes from\n"
-    "that checkpoint. The job may have changed in anything but model, tokenizer, sequence length, data and their "
-    "order.\n"
+    "that checkpoint. The job may have changed in anything but the model, the tokenizer, the sequence length, the\n"
+    "data and their order, which parameters train, and the optimizer's rule for a parameter.\n"
     "A run that has saved checkpoints is never started over without --overwrite: if they are not there now, as when a\n"
     "volume is not mounted, --resume refuses.\n"
     "\n"
@@ -324,23 +324,30 @@ int main(int argc, char** argv) {
   line.Text("job", "FILE", "The job spec, text or binary (proto/job.proto).", &flags.job).Required();
   line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.",
             &flags.overrides);
-  line.Switch("overwrite", "Replace an existing run in the run folder.", &flags.overwrite);
-  line.Text("resume", "latest|auto|FOLDER", "Resume from a checkpoint; see below.", &flags.resume);
-  line.Switch("verify", "Check the job instead of running it; see below.", &flags.verify);
-  line.Text("trace", "FILE", "Trace some steps: when every instruction ran, for chrome://tracing or ui.perfetto.dev.",
-            &flags.trace.path);
-  line.Integer("trace_first_step", "The first step of this process to trace.", 1, 1000000000, &flags.trace.first_step);
-  line.Integer("trace_steps", "How many steps to trace.", 1, 1000, &flags.trace.steps);
-  line.Number("trace_gb_per_second",
-              "What the device's memory can copy, to which the table compares ops. 0: the best rate of the trace.", 0,
-              1e6, &gb_per_second);
+  line.Switch("overwrite", "Replaces the run that is in the run folder.", &flags.overwrite);
+  line.Text("resume", "latest|auto|FOLDER", "Resumes from a checkpoint; see below.", &flags.resume);
+  line.Switch("verify", "Checks the job instead of training it; see below.", &flags.verify);
+  line.Text(
+      "trace", "FILE",
+      "Records when every instruction of some steps ran, for chrome://tracing or ui.perfetto.dev, and writes tables "
+      "of where the time went to FILE.txt.",
+      &flags.trace.path);
+  line.Integer("trace_first_step", "With --trace: the first step to trace; the first step of this process is 1.", 1,
+               1000000000, &flags.trace.first_step);
+  line.Integer("trace_steps", "With --trace: how many steps to trace.", 1, 1000, &flags.trace.steps);
+  line.Number(
+      "trace_gb_per_second",
+      "With --trace: the bandwidth of the device's memory in GB/s, to which the tables compare ops. 0: the best rate "
+      "in the trace.",
+      0, 1e6, &gb_per_second);
   line.Integer(
       "grace_seconds",
-      "How long the system lets a process run after SIGTERM. A warning at the start says if a save takes longer.", 0,
-      1000000, &flags.grace_seconds);
-  line.Switch("dump_program", "Print the program of a step, instruction by instruction.", &flags.dump_program);
+      "How many seconds the system lets a process run after SIGTERM. train warns at the start if a save takes longer.",
+      0, 1000000, &flags.grace_seconds);
+  line.Switch("dump_program", "Prints the program of a step, instruction by instruction.", &flags.dump_program);
   line.Text("memory_snapshot", "FILE",
-            "Write a step's planned allocations for PyTorch's viewer, pytorch.org/memory_viz.", &flags.memory_snapshot);
+            "Writes a step's planned allocations for PyTorch's viewer, pytorch.org/memory_viz.",
+            &flags.memory_snapshot);
   line.Footer(shale::kFooter);
   line.Topics(
       "Explains fields of a job: those of a section, as in --help=batch, or one, as in --help=data.packing. "

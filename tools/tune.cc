@@ -175,8 +175,8 @@ int main(int argc, char** argv) {
   shale::CommandLine line("tune",
                           "Times cuBLASLt's algorithms for every matmul of some jobs on this machine's GPU, and "
                           "writes the fastest into a table, which runtime.tuning_table of a job names.");
-  line.List("job", "FILE", "A job spec; may be given more than once.", &flags.jobs).Required();
-  line.List("set", "PATH=VALUE", "Sets a field of every job.", &flags.set);
+  line.List("job", "FILE", "A job whose matmuls are tuned.", &flags.jobs).Required();
+  line.List("set", "PATH=VALUE", "Overrides a field of every job.", &flags.set);
   line.Text("out", "FILE|FOLDER/",
             "The table, or a folder for it, where its file is named by the GPU (NVIDIA_H200.txt). What is in the table "
             "for other matmuls or machines stays.",
@@ -187,9 +187,10 @@ int main(int argc, char** argv) {
                &flags.candidates);
   line.Integer("variants", "How many algorithms with other tiles and splits of K to time besides, at most.", 0, 100000,
                &flags.variants);
-  line.Integer("finalists", "How many of the fastest to time in rounds.", 1, 1000, &flags.finalists);
-  line.Integer("rounds", "How many rounds; the median counts.", 1, 100000, &flags.rounds);
-  line.Integer("launches", "How often each is launched in a round, back to back.", 1, 100000, &flags.launches);
+  line.Integer("finalists", "How many of the fastest algorithms to time again, in rounds.", 1, 1000, &flags.finalists);
+  line.Integer("rounds", "How many rounds. The algorithm with the lowest median wins.", 1, 100000, &flags.rounds);
+  line.Integer("launches", "How often each algorithm is launched in a round, back to back.", 1, 100000,
+               &flags.launches);
   line.Footer(
       "Run it with nothing else on the GPU. Exit codes: 0 tuned; 1 failed; 2 wrong command line or job, or no GPU.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

@@ -24,9 +24,9 @@ using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(co
 // variables for CUDA's libraries, so call it before there are threads.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job);
 
-// Where a process stands among those of its job, as far as its devices and its groups depend on it.
+// What the backend of one process must know of the other processes of its job.
 struct BackendPlace {
-  // Through which the processes tell each other of the groups that they have in common. Null: there is one process.
+  // The store through which the processes tell each other which groups of ranks they share. Null: there is one process.
   Store* store = nullptr;
   HostShare share;
 };
@@ -42,21 +42,22 @@ void PrepareEnvironment(const Job& job);
 
 // Returns what planning must know of a machine with devices of the job's kind, whose CPUs run `hardware_threads`
 // threads at once. That machine need not be this one, but its processors must have the instructions of this one. Opens
-// no device, no library and no file, and sets no environment variable. (runtime.tuning_table, which it does not read,
-// changes no size.) The result has no default budget. Any thread may call this. A program that was built without CUDA
-// plans for GPUs, too: as if it had cuDNN, and for a GPU that lacks nothing. Returns FailedPrecondition if the job's
-// device is the CPU and the program was built without CPU kernels, and InvalidArgument if the job has more ranks than
-// its collectives support.
+// no device, no library and no file, and sets no environment variable. Does not read the table that
+// runtime.tuning_table names, because no size depends on it. The result has no default budget. Any thread may call
+// this. A program that was built without CUDA plans for GPUs, too, as if there were cuDNN and the GPU lacked nothing.
+// Returns FailedPrecondition if the job's device is the CPU and the program was built without CPU kernels, and
+// InvalidArgument if the job has more ranks than its collectives support.
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads);
 // Does the same for the GPUs of `profile`: if it says which compute capability they have, plans refuse what they lack.
 absl::StatusOr<Machine> PlanningMachineOfProfile(const Job& job, int64_t hardware_threads,
                                                  const proto::MachineProfile& profile);
 
-// Decides runtime.cpu_products if the job leaves it open and its device is the CPU: takes what an earlier call on such
-// a processor wrote to the user's cache folder ($XDG_CACHE_HOME/shale, or ~/.cache/shale), or measures for about 0.2
-// seconds (kernels/cpu/measure_matmuls.h) and writes it there. A damaged file is measured again. If the result cannot
-// be written, takes DefaultCpuMatMuls() (kernels/cpu/cpu_ops.h): a choice that each run measures anew could change the
-// bits from run to run. Returns a line for people, which is empty if the job computes no matmuls on the CPU.
+// Decides runtime.cpu_products if the job leaves it open and its device is the CPU. Takes what an earlier call on such
+// a processor wrote to the user's cache folder ($XDG_CACHE_HOME/shale, or ~/.cache/shale). If there is nothing, or the
+// file is damaged, measures for about 0.2 seconds (kernels/cpu/measure_matmuls.h) and writes the result there. If it
+// cannot be written, takes DefaultCpuMatMuls() (kernels/cpu/cpu_ops.h), because a choice that each run measures anew
+// could change the bits from run to run. Returns a line for people, which is empty if the job computes no matmuls on
+// the CPU.
 absl::StatusOr<std::string> DecideCpuProducts(Job& job);
 
 }  // namespace shale

@@ -51,10 +51,10 @@ class CheckpointReader {
   int64_t ElementsOf(SavedPart part, const SavedParameter& parameter) const;
 
   // Reads the requested elements and passes them to `sink`. `wanted(piece)` returns the range of the part's elements to
-  // read from that piece (empty: none). `sink` gets them with their bytes, as subranges of pieces that each lie within
-  // one chunk. Chunks without requested elements are not read; every other chunk is read once, and verified before
-  // `sink` gets any of its bytes. `staging`, of at least kCheckpointChunkBytes, is the only buffer. Returns DataLoss,
-  // with file and byte range, if a chunk is damaged, or the first error of `sink`.
+  // read from that piece (empty: none). `sink` gets them with their bytes, in subranges of these pieces, each of which
+  // lies within one chunk. Chunks without requested elements are not read; every other chunk is read once, and verified
+  // before `sink` gets any of its bytes. `staging`, of at least kCheckpointChunkBytes, is the only buffer. Returns
+  // DataLoss, with file and byte range, if a chunk is damaged, or the first error of `sink`.
   absl::Status Stream(absl::FunctionRef<ElementRange(const ShardPiece&)> wanted,
                       absl::FunctionRef<absl::Status(const ShardPiece&, const char*)> sink,
                       absl::Span<char> staging) const;
@@ -150,7 +150,7 @@ absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
 
 // Which checkpoint of a run is meant. The best one has the lowest loss of an evaluation (checkpoint.keep_best).
 enum class WhichCheckpoint { kNewest, kBest };
-// Returns the value that is written "newest" or "best", or InvalidArgument with the allowed ones.
+// Parses "newest" or "best". Returns InvalidArgument, with the allowed values, for any other text.
 absl::StatusOr<WhichCheckpoint> ParseWhichCheckpoint(absl::string_view text);
 
 // Does what UseNewestCheckpoint does, with the newest or the best checkpoint first. Returns NotFound if the best is

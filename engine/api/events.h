@@ -61,9 +61,10 @@ struct StepReport {
   double loss_scale = 0;  // Of the next step; 0 without loss scaling (precision.compute FP16).
   int64_t skips = 0;      // Steps that loss scaling skipped in a row, up to this one.
   double seconds = 0;
-  double predicted_seconds = 0;  // What it was predicted to take; 0: nothing was (TrainerOptions::machine).
+  double predicted_seconds = 0;  // The prediction of `seconds`; 0: there is none (TrainerOptions::machine).
   double tokens_per_second = 0;  // Processed tokens.
-  // Fraction of what the ranks compute at their peaks (TrainerOptions); 0 if no peak is known, or if it is above 1.
+  // The FLOP/s of the model, as a fraction of the peaks of all ranks (TrainerOptions). 0 if no peak is known, or if the
+  // fraction is above 1.
   double mfu = 0;
   int64_t peak_bytes_planned = 0;   // Per rank.
   int64_t peak_bytes_measured = 0;  // The largest of any rank so far.
@@ -114,7 +115,7 @@ struct Failure {
 struct Finished {
   int64_t step = 0;  // Steps done.
   int64_t total_steps = 0;
-  std::string ended_early;  // Why the run ended before its last step, if its patience did; else empty.
+  std::string ended_early;  // Why checkpoint.patience ended the run before its last step; empty if it did not.
 };
 
 struct RunEvent {

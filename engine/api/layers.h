@@ -36,7 +36,8 @@ Tensor Cast(GraphBuilder& b, const Tensor& x_TC, DType dtype, absl::string_view 
 // out[t] = scale * weight[inputs[t]] + positions[the position of t]: [T, C]. `scale` is rounded to the dtype of weight.
 Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC, double scale = 1);
 
-// The features of the data in the place of tokens, in the compute dtype: [T, F]. Needs no gradient.
+// Returns the features of the data, which take the place of tokens, in the compute dtype: [T, F]. They need no
+// gradient.
 Tensor Features(GraphBuilder& b, int64_t features);
 
 // A low-rank adapter (LoRA) of adjacent rows of a linear layer's weight. It adds scale (x A^T) B^T to the columns of

@@ -33,9 +33,9 @@ struct ResolvedJob {
 // from `machine`). What the job itself sets stays as it is. Allocates nothing on devices. The result does not refer to
 // `machine`.
 //
-// Returns the errors of ValidateJob, and then those of PlanJob, to which it passes `limits` and `refusal`. `job_with`
-// loads the job with other settings, before anything is decided, so that each setting that a refusal proposes is one
-// with which the job loads. Empty: sets the fields of `job` (WithOverrides).
+// Returns the errors of ValidateJob, and then those of PlanJob, to which it passes `limits` and `refusal`. A refusal
+// proposes settings. `job_with` loads the job with such settings, before anything is decided, so that only settings are
+// proposed with which the job loads. Empty: sets the fields of `job` (WithOverrides).
 absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine,
                                        const WorkLimits& limits = {}, Refusal* refusal = nullptr,
                                        const JobWith& job_with = {});
@@ -53,7 +53,8 @@ struct GenerationSize {
   int64_t positions = 0;  // Tokens that a sequence may have at a time. 0: the job's sequence_length.
 };
 
-// The end of a sequence that may have any number of tokens, because each token sees only a window of those before it.
+// Stands for "no limit" where a number of positions limits a sequence. A sequence has no limit if each token sees only
+// a window of the tokens before it.
 inline constexpr int64_t kNoLastPosition = std::numeric_limits<int32_t>::max();
 
 // Decides whether a machine has room for a job that somebody else wrote, before anything is allocated. For schedulers

@@ -1,4 +1,4 @@
-// What planning a job said, for people and for programs.
+// Writes the plan of a job, or why it has none: as text for people, as messages and JSON for programs.
 #pragma once
 
 #include <string>

@@ -76,7 +76,7 @@ struct TrainerOptions {
   // the same order, and all must be able to reach `checkpoint_folder`. An error that only one of them has ends the run
   // there; Trainer::Abort then ends it in the others.
   std::vector<int> ranks;
-  // The most ranks that one host runs, by which its memory is divided. 0: all ranks of the job.
+  // The most ranks that one host runs. The memory of a host is divided by it. 0: all ranks of the job.
   int64_t ranks_on_host = 0;
   // Creates the groups that have ranks of several processes. Empty: the backend does (Backend::CreateGroup). Only
   // Create calls it.
@@ -85,13 +85,13 @@ struct TrainerOptions {
   ControlPlane* control = &OneProcess();
   // Peak FLOP/s of one rank, for MFU; 0: MFU is not reported.
   double peak_flops = 0;
-  // The same in matmuls of fp8 matrices, with precision.matmuls FP8; 0: peak_flops.
+  // Peak FLOP/s of one rank in matmuls of fp8 matrices, for jobs with precision.matmuls FP8; 0: peak_flops.
   double peak_flops_fp8 = 0;
   // The profile of this machine, from which the seconds of a step are predicted, so that the run says when it is slower
   // (StepReport::predicted_seconds). Only Create uses it. Null: nothing is predicted.
   const proto::MachineProfile* machine = nullptr;
-  // Loads the job with other settings, so that those which the error of a job that does not fit proposes are settings
-  // with which it loads (ResolveJob). Only Create calls it. Empty: sets the fields of the job.
+  // Loads the job with other settings. The error of a job that does not fit proposes only settings with which this
+  // succeeds (ResolveJob). Only Create calls it. Empty: sets the fields of the job.
   JobWith job_with;
   // Folder for checkpoints; empty: nothing is saved. The trainer locks it until it is destroyed. `resume` says how to
   // treat checkpoints that are already there.
@@ -100,8 +100,8 @@ struct TrainerOptions {
   // Folder that gets a report of what the ranks of this process did last if a run fails, one file for each process of
   // the job (tools/inspect_run reads them). The folder is made when a run fails. Empty: nothing is reported.
   std::string failure_folder;
-  // Folder whose tokenizer files, together with the encoding of the data, identify the tokenizer that made the tokens;
-  // empty: none.
+  // Folder with the tokenizer that made the tokens. Checkpoints record a digest of its files, with the encoding of the
+  // data, to recognize the tokenizer. Empty: there is no such folder.
   std::string tokenizer_folder;
   // What is shown while text becomes tokens (data.tokenizer).
   TextProgress text_progress;

@@ -56,9 +56,10 @@ class TrainerState {
 
   // The states that the optimizer keeps for each parameter, by the names that optimizer_states() returns: "m" and "v"
   // of AdamW. A parameter of a group (optimizer.groups) has those of its group's rule. A state has as many elements as
-  // its parameter, but of ADAFACTOR "row_moments" has one for each row of a matrix, and "column_moments" one for each
-  // column, and scales in 8 bits one for each block. Return NotFound for a state that the parameter does not have, and
-  // FailedPrecondition for states in 8 bits, whose elements share scales, and for a frozen parameter.
+  // its parameter, with two exceptions: "row_moments" and "column_moments" of ADAFACTOR have one for each row and each
+  // column of a matrix, and the scales of 8-bit moments have one for each block. Return NotFound for a state that the
+  // parameter does not have, and FailedPrecondition for states in 8 bits, whose elements share scales, and for a frozen
+  // parameter.
   std::vector<std::string> optimizer_states() const;
   absl::StatusOr<int64_t> OptimizerStateElements(absl::string_view state, absl::string_view parameter) const;
   absl::Status ReadOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
@@ -124,7 +125,7 @@ class TrainerTrace {
 
  private:
   friend class Session;
-  // Takes of the options those of the trace, and the peaks of a rank.
+  // Reads `options.trace`, and the peaks of a rank.
   TrainerTrace(const TrainerOptions& options, ControlPlane& control);
   // Begins step `number` of this trainer, from 1. Returns whether it is traced.
   absl::StatusOr<bool> BeginStep(int64_t number);

@@ -2,8 +2,8 @@
 //
 // There is one communicator per rank, mesh axis and stream. Every rank enqueues the same collectives in the same order,
 // from one thread, so that no two ranks can deadlock. Enqueueing a collective may wait for the peers to enqueue it, but
-// not for its end. A collective has finished when its stream has passed it; then its inputs may be overwritten. A
-// collective never averages. Sums are computed in the element type, in rank order where an implementation says so.
+// not for its end. A collective has finished when its stream has passed it. From then on its inputs may be overwritten.
+// A collective never averages. Sums are computed in the element type, in rank order where an implementation says so.
 #pragma once
 
 #include <cstdint>

@@ -102,10 +102,13 @@ class TokenizeTest(unittest.TestCase):
                      "--out=tokens")
         self.refused(r"^tokenize: .*missing.*No such file", gpt2, "--in=missing", "--out=tokens")
         self.refused(r"^tokenize: .*tokenizer.json.*No such file", "--tokenizer=.", "--in=text.txt", "--out=tokens")
-        self.refused(r'^tokenize: --end_of_document: the tokenizer has no token "<x>"$', gpt2, "--in=text.txt",
+        self.refused(r'^tokenize: --end_of_document: the tokenizer has no token "<x>"; name one '
+                     'that its tokenizer.json lists$', gpt2, "--in=text.txt",
                      "--out=tokens", "--end_of_document=<x>")
-        self.refused("^tokenize: give one of --tokenizer and --train$", "--in=text.txt", "--out=tokens")
-        self.refused("^tokenize: --train needs --vocabulary$", "--train", "--in=text.txt", "--out=tokens")
+        self.refused("^tokenize: give --tokenizer=FOLDER to make token files, or --train to make a tokenizer$",
+                     "--in=text.txt", "--out=tokens")
+        self.refused("^tokenize: --train needs --vocabulary=N, the tokens to make, such as 8192$", "--train",
+                     "--in=text.txt", "--out=tokens")
         self.refused('^tokenize: --pattern: found "X"; allowed: GPT2, LLAMA3, QWEN2$', "--train", "--vocabulary=300",
                      "--pattern=X", "--in=text.txt", "--out=tokens")
         self.write("tokenizer.json", b'{"version": "1.0", "model": {"type": "WordPiece"}}')

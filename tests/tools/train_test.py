@@ -123,7 +123,7 @@ class ToolsTest(tools_fixture.ToolsFixture):
         self.assertEqual(self.call(_GENERATE, "--run=runs/test", "--tokens=5", "--checkpoint=best").returncode, 0)
 
         for wrong, message in ((["--run=runs/test", "--data=nowhere"], "nowhere"),
-                               (["--data=text.txt"], "give one of --run and --folder"),
+                               (["--data=text.txt"], "give either --run=FOLDER"),
                                (["--run=runs/test", "--data=text.txt", "--packing=CUTS"], "allowed: CUT, PACK, PAD"),
                                (["--run=runs/test", "--data=text.txt", "--answers=a"], "--answers: no file of --data"),
                                (["--run=runs/none", "--data=text.txt"], "no checkpoint in runs/none"),

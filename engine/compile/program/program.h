@@ -36,7 +36,7 @@ enum class BufferCategory : uint8_t {
   kGradientShards,
   kUnshardedGradients,
   kGatheredParameters,
-  kWidenedParameters,     // Parameters that are stored otherwise, as ops use them, while a unit does.
+  kWidenedParameters,     // Weights as ops use them, if they are stored or kept in another form: widened, or in fp8.
   kActivations,           // Kept from forward to backward.
   kActivationBoundaries,  // Inputs and outputs of units, and their gradients.
   kWorkspace,             // Used only within one forward or backward of a unit.
@@ -55,8 +55,8 @@ enum class MemoryKind : uint8_t { kDevice, kHost };
 
 // A piece of memory. Most buffers live from their first to their last access in issue order (see live_bytes.h).
 // Persistent buffers keep their contents from step to step. Those of the job's state come first, and are the same in
-// all programs of a job. Caches come after them, and are the same in all programs that generate; other programs use the
-// bytes of the caches for other buffers.
+// all programs of a job. Caches come after them, and are the same in all programs that generate; all other programs put
+// other buffers there.
 struct Buffer {
   std::string name;
   BufferCategory category = BufferCategory::kWorkspace;

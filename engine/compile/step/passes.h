@@ -35,13 +35,13 @@ absl::Status RunPasses(const StepOptions& options, const JobState& state, const 
 //   gather                           all maxima                         codes of a unit, codes of the next ...
 //
 // The scale of a weight follows its largest magnitude on all ranks, so one all-gather brings the maxima of all weights
-// together when the step begins. Where ops made a weight's fp8 form they are gone; where they made its transposed form,
-// the gathered codes are transposed.
+// together when the step begins. The ops that made a weight's fp8 form are taken out. Where they also made its
+// transposed form, an op transposes the gathered codes.
 //
-// Changes the flat groups of `state` whose gathered weights nothing reads but ops that quantize a whole parameter.
-// Leaves those alone that are not gathered, lie in host memory, or are stored in another form. Keeps the order of all
-// other instructions. REQUIRES: the first loop runs once, and no instruction changes the weights of a group before its
-// last all-gather.
+// Changes a flat group of `state` only if every op that reads its gathered weights quantizes a whole parameter. Leaves
+// groups alone that are not gathered, lie in host memory, or are stored in another form. Keeps the order of all other
+// instructions. REQUIRES: the first loop runs once, and no instruction changes the weights of a group before its last
+// all-gather.
 void GatherFloat8(StepProgram& program, const JobState& state);
 
 // Lets collectives run while units compute. Moves the all-gathers of a visit (engine/compile/step/visits.h) to the
@@ -93,19 +93,21 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // in before each all-gather, one visit ahead of it. On one shard, where nothing is gathered, that copy takes the place
 // of the all-gather.
 //
-// Keeps all instructions and their order, and leaves those of StreamId::kHost alone: these read host memory. The rule
-// Adafactor has several ops before its update (engine/compile/step/update.h). REQUIRES:
-// - Of other instructions, only updates, ops of Adafactor and the all-gathers of visits have operands in host memory.
-//   An op of Adafactor has some of those of its group's update, and no others.
+// Keeps all instructions and their order, and leaves those of StreamId::kHost alone, because they read host memory.
+// REQUIRES of the other instructions:
+// - Only updates, the all-gathers of visits, and the ops that the rule Adafactor has before an update
+//   (engine/compile/step/update.h) have operands in host memory. An op of Adafactor has some of those of its group's
+//   update, and no others.
 // - The ops of Adafactor for a group, with the collectives between them, stand right before its update. A Copy and the
 //   PrepareUpdate stand before these.
 // - A PrepareUpdate stands where UpdateOnHost requires it, and the last loop has no visits.
 void OffloadState(StepProgram& program);
 
-// Quantizes a weight once for all iterations of a loop, if the loop does not change it: the ops that find its maximum
-// and write it in fp8, as it lies and transposed, move before the loop, and become one of each. So does the op that
-// transposes a weight which was gathered in fp8. In LAYERED these are the weights of the unit that the loop works for;
-// otherwise those that a rank holds whole, of all units. Iterations read what every iteration would write.
+// Quantizes a weight once for all iterations of a loop, if the loop does not change the weight. Moves three kinds of
+// ops before the loop, one of each for a weight: those that find its maximum, those that write it in fp8 (as it lies,
+// and transposed), and those that transpose a weight which was gathered in fp8. Iterations read the results, which are
+// what each iteration would have computed. In LAYERED these are the weights of the one unit that the loop works for.
+// Otherwise they are the weights of all units that a rank holds whole.
 //
 // Keeps all other instructions and their order. REQUIRES: there is room for the weights of a loop in fp8, two bytes for
 // each element.

@@ -29,7 +29,8 @@ void CheckPacking(const Job& job, SpecErrors& errors) {
     const int64_t vocabulary = Vocabulary(job.model);
     if (vocabulary > 0 && token >= vocabulary && data.packing != Packing::kCut) {
       errors.AddRule({path, absl::StrCat("model.", KindName(job.model), ".vocabulary")},
-                     absl::StrCat("token ", token, " does not fit a vocabulary of ", vocabulary));
+                     absl::StrCat("token ", token, " does not fit a vocabulary of ", vocabulary,
+                                  "; give a smaller token, or a larger vocabulary"));
     }
   }
   if (data.document_end_token >= 0 && data.document_begin_token >= 0) {

@@ -113,7 +113,8 @@ absl::Status SetModel(const CustomModel& model, Job& job) {
     if (recorded->name != model.name || recorded->digest != model.digest) {
       return absl::FailedPreconditionError(absl::StrCat("the job was recorded with custom model ", recorded->name, " (",
                                                         recorded->digest, "), and the program brings ", model.name,
-                                                        " (", model.digest, ")"));
+                                                        " (", model.digest,
+                                                        "); bring the recorded model, or begin a new run"));
     }
     if (model.vocabulary == 0) std::get<CustomModel>(changed.model).vocabulary = recorded->vocabulary;
   } else if (recorded == nullptr && job.model != ModelConfig()) {

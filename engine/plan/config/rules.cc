@@ -150,7 +150,7 @@ void CheckSegments(const proto::ActivationCheckpointingSpec& spec, const Activat
   if (config.every_nth > 1) {
     errors.AddRule({field, "activation_checkpointing.every_nth"},
                    absl::StrCat("a segment is a run of consecutive blocks, and every_nth ", config.every_nth,
-                                " chooses no two of them; leave out every_nth, or ", name));
+                                " chooses no two neighbors; leave out every_nth, or ", name));
   }
   if (!choice_is_clear || config.every_nth > 1) return;
   const int64_t longest = config.Chosen(layers).LongestRun();
@@ -187,9 +187,9 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
   }
   const int64_t layers = Layers(job.model);
   if (chosen > layers) {
-    errors.AddRule(ChoiceOfBlocks(""),
-                   absl::StrCat("first_layers ", config.first_layers, " and last_layers ", config.last_layers,
-                                " are more than the model's ", layers, " layers"));
+    errors.AddRule(ChoiceOfBlocks(""), absl::StrCat("first_layers ", config.first_layers, " and last_layers ",
+                                                    config.last_layers, " are more than the model's ", layers,
+                                                    " layers; choose at most ", layers, " together"));
   }
   const bool is_clear = !(spec.has_every_nth() && has_ends) && !(has_ends && chosen == 0) && chosen <= layers;
   if (has_segments) CheckSegments(spec, config, layers, is_clear, errors);
@@ -213,7 +213,7 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
   if (optimizer.nesterov && optimizer.momentum == 0) {
     errors.AddRule(
         {"optimizer.nesterov", "optimizer.momentum"},
-        "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or leave nesterov out");
+        "Nesterov's update looks ahead along the momentum, and momentum is 0; set momentum, or leave nesterov out");
   }
   if (optimizer.update == UpdateTime::kInBackward) {
     if (optimizer.max_gradient_norm > 0 && optimizer.clipping == Clipping::kGlobal) {
@@ -326,8 +326,8 @@ void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) 
     const std::string path = absl::StrCat("optimizer.groups[", i, "]");
     const bool is_given = optimizer.groups[i].nesterov.has_value();
     errors.AddRule({absl::StrCat(path, is_given ? ".nesterov" : ".momentum"), path},
-                   "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or set nesterov: "
-                   "false for the group");
+                   "Nesterov's update looks ahead along the momentum, and momentum is 0; set momentum, or nesterov: "
+                   "false, for the group");
   }
 }
 
@@ -370,7 +370,8 @@ void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, Spec
   for (const auto& [path, warmup, run] : warmups) {
     if (spec.has_steps() && static_cast<unsigned __int128>(warmup) > run) {
       errors.AddRule({path, "lr_schedule.steps", "batch.global_batch", "batch.sequence_length"},
-                     absl::StrCat(path, " is ", warmup, ", longer than the whole run of ", static_cast<uint64_t>(run)));
+                     absl::StrCat(path, " is ", warmup, ", longer than the whole run of ", static_cast<uint64_t>(run),
+                                  "; shorten the warm-up, or lengthen the run"));
     } else if (spec.has_steps() && lr_schedule.shape == LearningRateShape::kWarmupStableDecay &&
                warmup > (1 - lr_schedule.decay_fraction) * static_cast<double>(run) * (1 + 1e-9)) {
       errors.AddRule(

@@ -278,7 +278,8 @@ std::vector<const FieldDescriptor*> FindFields(const std::string& path, const De
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string so_far = absl::StrJoin(names.begin(), names.begin() + i + 1, ".");
     if (type == nullptr) {
-      errors->AddAt(Set(), so_far, absl::StrCat(names[i - 1], " is a value and has no fields"));
+      errors->AddAt(Set(), so_far,
+                    absl::StrCat(names[i - 1], " is a value and has no fields; leave .", names[i], " out"));
       return {};
     }
     const FieldDescriptor* field = type->FindFieldByName(names[i]);
@@ -381,7 +382,8 @@ void ApplyOverride(const std::string& text, proto::Job* job, SpecErrors* errors)
   Message* parent = job;
   for (size_t i = 0; i + 1 < fields.size(); ++i) parent = parent->GetReflection()->MutableMessage(parent, fields[i]);
   if (!google::protobuf::TextFormat::MergeFromString(field_text, parent)) {
-    errors->AddAt(Set(), path, absl::StrCat("found ", Quoted(value), ", which cannot be read"));
+    errors->AddAt(Set(), path,
+                  absl::StrCat("found ", Quoted(value), ", which cannot be read; write the value as in a job file"));
   }
 }
 

@@ -77,7 +77,7 @@ std::string StepContract::Describe() const {
                                             100 * ShareOf(prediction_, Knowledge::kMeasured),
                                             100 * ShareOf(prediction_, Knowledge::kInterpolated));
   if (predicted_seconds() == 0) {
-    return absl::StrCat("no prediction of a step's seconds: ", known, "; measure this job with tools:calibrate --job");
+    return absl::StrCat("no prediction of a step's seconds: ", known, "; measure this job with calibrate --job=JOB");
   }
   std::string line =
       absl::StrCat("a step was predicted to take ", FormatSeconds(predicted_seconds()), " (", known, ")");

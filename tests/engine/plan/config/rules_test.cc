@@ -196,7 +196,7 @@ INSTANTIATE_TEST_SUITE_P(
              "another preset, or leave every_nth, first_layers and last_layers out"},
         Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.last_layers=5"},
              "--set: activation_checkpointing.last_layers: first_layers 0 and last_layers 5 are more than "
-             "the model's 4 layers"},
+             "the model's 4 layers; choose at most 4 together"},
         Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.first_layers=1",
               "activation_checkpointing.last_layers=3"},
              ""}));
@@ -224,10 +224,10 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: activation_checkpointing.segment_blocks: segment_blocks and segments are both given; keep one"},
         Rule{{"activation_checkpointing={preset: BLOCK segment_blocks: 2 every_nth: 2}"},
              "--set: activation_checkpointing.segment_blocks: a segment is a run of consecutive blocks, and every_nth "
-             "2 chooses no two of them; leave out every_nth, or segment_blocks"},
+             "2 chooses no two neighbors; leave out every_nth, or segment_blocks"},
         Rule{{"activation_checkpointing={preset: BLOCK segments: SQRT every_nth: 3}"},
              "--set: activation_checkpointing.segments: a segment is a run of consecutive blocks, and every_nth 3 "
-             "chooses no two of them; leave out every_nth, or segments"},
+             "chooses no two neighbors; leave out every_nth, or segments"},
         Rule{{"activation_checkpointing.segments=CUBE"},
              "--set: activation_checkpointing.segments: found \"CUBE\"; allowed: SQRT"},
         Rule{{"model={mlp: {embedding: 8 hidden: 16 layers: 1}}", "activation_checkpointing.segments=SQRT"},
@@ -245,10 +245,9 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.epsilon: rule LION does not read it; choose ADAMW or ADAMW_8BIT, or leave it out"},
         Rule{{"optimizer.momentum=0.5"},
              "--set: optimizer.momentum: rule ADAMW does not read it; choose SGD, or leave it out"},
-        Rule{
-            {"optimizer={rule: SGD momentum: 0 nesterov: true}"},
-            "--set: optimizer.nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; give one, "
-            "or leave nesterov out"},
+        Rule{{"optimizer={rule: SGD momentum: 0 nesterov: true}"},
+             "--set: optimizer.nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; set "
+             "momentum, or leave nesterov out"},
         Rule{{"optimizer.frozen_weights=NF4"},
              "--set: optimizer.frozen_weights: no parameter is frozen, because all train; name those that train in "
              "train_only, give the model an adapter, or leave frozen_weights out"},
@@ -291,9 +290,11 @@ INSTANTIATE_TEST_SUITE_P(
              "given; "
              "keep one"},
         Rule{{"lr_schedule.warmup_steps=11"},
-             "--set: lr_schedule.warmup_steps: lr_schedule.warmup_steps is 11, longer than the whole run of 10"},
+             "--set: lr_schedule.warmup_steps: lr_schedule.warmup_steps is 11, longer than the whole run of 10; "
+             "shorten the warm-up, or lengthen the run"},
         Rule{{"lr_schedule.warmup_samples=81"},
-             "--set: lr_schedule.warmup_samples: lr_schedule.warmup_samples is 81, longer than the whole run of 80"},
+             "--set: lr_schedule.warmup_samples: lr_schedule.warmup_samples is 81, longer than the whole run of 80; "
+             "shorten the warm-up, or lengthen the run"},
         Rule{{"lr_schedule.warmup_tokens=2560"}, ""},
         Rule{{"lr_schedule.shape=WARMUP_STABLE_DECAY", "lr_schedule.warmup_steps=9"},
              "--set: lr_schedule.warmup_steps: lr_schedule.warmup_steps is 9, which reaches into the decay, the last "
@@ -348,7 +349,8 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: data.document_begin_token: documents are told apart by one token, which ends or begins them; keep "
              "one"},
         Rule{{"data.packing=PACK", "data.document_end_token=300", "model.decoder.vocabulary=256"},
-             "--set: data.document_end_token: token 300 does not fit a vocabulary of 256"},
+             "--set: data.document_end_token: token 300 does not fit a vocabulary of 256; give a smaller "
+             "token, or a larger vocabulary"},
         Rule{{"data.path=", "data.packing=PACK"}, ""},
         Rule{{"data.path=", "data.packing=PACK", "data.document_end_token=10"},
              "--set: data.document_end_token: only files of data.path have it; give path, or leave it out"},
@@ -420,11 +422,11 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{
             {"optimizer.groups={parameters: \"*\" rule: SGD momentum: 0 nesterov: true}"},
             "--set: optimizer.groups[0].nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; "
-            "give one, or set nesterov: false for the group"},
+            "set momentum, or nesterov: false, for the group"},
         Rule{
             {"optimizer={rule: SGD nesterov: true groups {parameters: \"*\" momentum: 0}}"},
             "--set: optimizer.groups[0].momentum: Nesterov's update looks ahead along the momentum, and momentum is 0; "
-            "give one, or set nesterov: false for the group"},
+            "set momentum, or nesterov: false, for the group"},
         Rule{{"optimizer.groups.rule=SGD"},
              "--set: optimizer.groups: is a list of messages; add one, as in optimizer.groups={...}, or clear the list "
              "with optimizer.groups="},

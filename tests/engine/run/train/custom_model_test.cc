@@ -200,7 +200,7 @@ TEST_F(CustomModelTest, ItsWeightsAreExportedAndGenerateText) {
   EXPECT_EQ(
       Generator::FromRun(Path("run"), CreateBackend, other).status().message(),
       "the job was recorded with custom model universal_transformer (width=16 heads=2 hidden=24 steps=2), and the "
-      "program brings universal_transformer (width=17)");
+      "program brings universal_transformer (width=17); bring the recorded model, or begin a new run");
 }
 
 // Regression: the gradients that 65 units send shared the random bits of weights.
