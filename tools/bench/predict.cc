@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -49,6 +50,14 @@ proto::MachineProfile Scaled(proto::MachineProfile profile, const ProbedSpeed& t
   return profile;
 }
 
+// Set by the first SIGINT or SIGTERM, after which nothing further is measured. The second one ends the process.
+volatile std::sig_atomic_t interrupted = 0;
+
+void Interrupt(int signal) {
+  interrupted = 1;
+  std::signal(signal, SIG_DFL);
+}
+
 // A cell that runs.
 struct Run {
   const Cell* cell;
@@ -75,6 +84,7 @@ absl::Status Measure(int64_t rounds, Group& group) {
   job.optimizer.update = UpdateTime::kAfterBackward;
   for (Run& run : group.runs) SHALE_RETURN_IF_ERROR(run.timed.trainer->Step().status());  // Warms up.
   const auto step_cells = [&]() -> absl::Status {
+    if (interrupted) return absl::CancelledError("interrupted");
     for (Run& run : group.runs) SHALE_RETURN_IF_ERROR(run.timed.Step());
     return absl::OkStatus();
   };
@@ -91,14 +101,16 @@ absl::Status Measure(int64_t rounds, Group& group) {
 }
 
 // Measures the cells, as many of a shape together as an eighth of the memory holds. Calibrating takes as much
-// beside them, and the last one of a group may be large.
+// beside them, and the last one of a group may be large. If it is interrupted, returns the groups before that.
 absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells, int64_t rounds) {
   std::vector<Group> groups;
   Group now;
   int64_t bytes = 0;
   const auto measure_now = [&]() -> absl::Status {
-    if (now.runs.empty()) return absl::OkStatus();
-    SHALE_RETURN_IF_ERROR(Measure(rounds, now));
+    if (now.runs.empty() || interrupted) return absl::OkStatus();
+    const absl::Status measured = Measure(rounds, now);
+    if (absl::IsCancelled(measured)) return absl::OkStatus();
+    SHALE_RETURN_IF_ERROR(measured);
     groups.push_back(std::exchange(now, {}));
     bytes = 0;
     for (const Run& run : groups.back().runs) {
@@ -108,6 +120,7 @@ absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells,
     return absl::OkStatus();
   };
   for (const Cell& cell : cells) {
+    if (interrupted) break;
     if (!now.runs.empty() && now.runs[0].cell->shape != cell.shape) SHALE_RETURN_IF_ERROR(measure_now());
     absl::StatusOr<TimedJob> timed = StartTimedJob(cell.job);
     if (absl::IsInvalidArgument(timed.status())) continue;  // Settings that exclude each other.
@@ -185,7 +198,10 @@ void Print(const std::vector<Group>& groups) {
 absl::Status Main(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(std::vector<Cell> cells, CellsOf(flags.models, flags.set, flags.cells));
   for (Cell& cell : cells) SHALE_RETURN_IF_ERROR(DecideCpuProducts(cell.job).status());
+  std::signal(SIGINT, Interrupt);
+  std::signal(SIGTERM, Interrupt);
   SHALE_ASSIGN_OR_RETURN(std::vector<Group> groups, MeasureGroups(cells, flags.steps));
+  if (groups.empty()) return absl::CancelledError("interrupted before anything was measured");
   PredictLeftOut(groups);
   std::printf("%s, %d processors, %s\n\n", ProcessorName().c_str(), ProcessorCount(), Today().c_str());
   Print(groups);
