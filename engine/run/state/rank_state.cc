@@ -122,7 +122,7 @@ bool RankState::JoinsFloats(const GroupState& g) const {
 }
 
 void RankState::MakeResident(bool states) {
-  std::vector<Arena::Range> ranges;
+  std::vector<ByteRange> ranges;
   const auto add = [&](const Tensor& tensor, ElementRange range) {
     if (!tensor.present() || plan_.addresses[tensor.where.symbol] >= kHostMemoryBegin) return;
     const int64_t begin = Address(tensor, 0) - runtime_.arena().base();
