@@ -169,6 +169,12 @@ struct MemoryConfig {
   bool operator==(const MemoryConfig&) const = default;
 };
 
+// How many blocks a segment of activation checkpointing has (engine/compile/step/options.h).
+enum class Segments {
+  kGiven,  // As many as the job says, 1 by default.
+  kSqrt,   // About the square root of the number of chosen blocks.
+};
+
 struct ActivationCheckpointingConfig {
   CheckpointingPreset preset = CheckpointingPreset::kNone;
   // The blocks that the preset applies to. If a + b > 0, these are the first a and the last b; else 0, n, 2n, ...
