@@ -242,7 +242,7 @@ struct OptimizerConfig {
 // Return the optimizer of a job with its hyper-parameters, and those of its groups.
 Optimizer MakeOptimizer(const OptimizerConfig& config);
 std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config);
-// Returns whether one of them keeps states.
+// Returns whether one of them keeps states that can move to the host (StepOptions::has_states).
 bool HasStates(const OptimizerConfig& config);
 // Returns the patterns of the groups (GraphOptions::optimizer_groups).
 std::vector<std::vector<std::string>> PatternsOfGroups(const OptimizerConfig& config);
