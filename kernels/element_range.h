@@ -12,6 +12,13 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
+// The bytes [begin, end).
+struct ByteRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool operator==(const ByteRange&) const = default;
+};
+
 // Returns the elements that lie in both ranges. If there are none, returns an empty range at the larger of the two
 // begins.
 constexpr ElementRange Intersect(ElementRange a, ElementRange b) {

@@ -3,17 +3,25 @@
 // A rule is a struct of its hyper-parameters that declares its states. One op, Update (kernels/ops/update.h), applies
 // any rule to a rank's shard of a flat group, and everything above (engine/compile/optimizer, memory plan, checkpoints,
 // reports) loops over the declared states. A new rule is a struct here, with its place in UpdateRule and
-// SHALE_EACH_UPDATE_RULE, a file update_<rule> of kernels in reference/, cpu/ and cuda/, and a file of tests/kernels. A
-// rule has
-//   kName                its name in messages
+// SHALE_EACH_OPTIMIZER, a value in OptimizerSpec.Rule (proto/job.proto), a file update_<rule> of kernels in reference/,
+// cpu/ and cuda/, and a file of tests/kernels. A rule has
+//   kName                its name in messages of ops
+//   kJobName             its name in jobs, and in messages about them: "ADAMW"
+//   kDescription         its name in reports: "AdamW"
+//   kDefaults            the values of hyper-parameters that a job leaves out
+//   kFields              the fields of OptimizerSpec that the rule reads and that not all rules read: "beta1". A job
+//                        that sets another one is refused.
+//   kCorrectsBias        whether the update corrects the bias of moments with decay rates beta1 and beta2
+//                        (PrepareUpdate)
+//   Of(hyperparameters)  returns the rule with these hyper-parameters
 //   states()             the states that it keeps. Rules whose states have one element for each weight have a
 //                        `state_dtype`, f32 or bf16 (half the memory; stochastic rounding, see Update)
 //   Check(checker)       checks that each hyper-parameter is in its range. checker.DecayRate(name, value) requires a
 //                        value in [0, 1), checker.NotNegative(name, value) a value of 0 or more, and
 //                        checker.StateDType(dtype) f32 or bf16, checker.Require(condition, message) any condition
 //
-// Adafactor is an SGD after the passes of kernels/ops/adafactor.h. Updates of whole matrices (Muon) are not supported
-// yet: they need a layout that keeps each matrix on one rank, and matmuls before the update.
+// Updates of whole matrices (Muon) are not supported yet: they need a layout that keeps each matrix on one rank, and
+// matmuls before the update.
 #pragma once
 
 #include <array>
@@ -29,7 +37,25 @@
 
 namespace shale {
 
-// One tensor that a rule keeps beside a flat group. All bytes are zero before the first update.
+// The hyper-parameters of all optimizers. Each optimizer reads weight_decay and its kFields.
+struct Hyperparameters {
+  double learning_rate = 0;  // The default of the peak learning rate. Only jobs read it.
+  double beta1 = 0, beta2 = 0, epsilon = 0;
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+  DType moments = DType::kFloat32;  // Of the states: f32 or bf16.
+  bool relative_step = true, scale_parameter = true;
+};
+
+// What a state has elements for.
+enum class StateExtent : uint8_t {
+  kElements,        // The elements of a flat group, one for each `block` of them.
+  kRowsAndColumns,  // Each row and each column of a matrix, and each element of a vector.
+};
+
+// One tensor that an optimizer keeps beside a flat group. All bytes are zero before the first update. The states of a
+// rule have the extent kElements.
 struct UpdateState {
   absl::string_view name;  // Names buffers, operands, parts of checkpoints and lines of reports: "m".
   DType dtype = DType::kFloat32;
@@ -39,6 +65,7 @@ struct UpdateState {
   // For u8 only: the code of the value 0, whatever the scale. After an update the elements between parameters have this
   // code, because their gradients are 0. Code that sets the states of parameters must set it there too.
   uint8_t zero_code = 0;
+  StateExtent extent = StateExtent::kElements;  // Other than kElements only with blocks of 1.
   bool operator==(const UpdateState&) const = default;
 };
 
@@ -67,7 +94,18 @@ struct StatePair {
 //   p -= lr * decay * p; m += (1 - beta1)(g - m); v = beta2 v + (1 - beta2) g g;
 //   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + epsilon).
 struct AdamWRule {
-  static constexpr absl::string_view kName = "AdamW";
+  static constexpr absl::string_view kName = "AdamW", kJobName = "ADAMW", kDescription = "AdamW";
+  static constexpr Hyperparameters kDefaults = {
+      .learning_rate = 3e-4, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
+  static constexpr absl::string_view kFields[] = {"beta1", "beta2", "epsilon", "moments"};
+  static constexpr bool kCorrectsBias = true;
+  static AdamWRule Of(const Hyperparameters& h) {
+    return {.beta1 = static_cast<float>(h.beta1),
+            .beta2 = static_cast<float>(h.beta2),
+            .epsilon = static_cast<float>(h.epsilon),
+            .weight_decay = static_cast<float>(h.weight_decay),
+            .state_dtype = h.moments};
+  }
   static constexpr StatePair<2> kStates{{"m", "v"}};
   absl::Span<const UpdateState> states() const { return kStates.Of(state_dtype); }
   template <class Checker>
@@ -88,7 +126,16 @@ struct AdamWRule {
 //   d = g + decay * p; momentum = mu * momentum + d; p -= lr * (nesterov ? d + mu * momentum : momentum).
 // Without momentum (mu = 0) it has no state and p -= lr * d.
 struct SgdRule {
-  static constexpr absl::string_view kName = "SGD";
+  static constexpr absl::string_view kName = "SGD", kJobName = "SGD", kDescription = "SGD";
+  static constexpr Hyperparameters kDefaults = {.learning_rate = 0.1, .momentum = 0.9};
+  static constexpr absl::string_view kFields[] = {"momentum", "nesterov", "moments"};
+  static constexpr bool kCorrectsBias = false;
+  static SgdRule Of(const Hyperparameters& h) {
+    return {.momentum = static_cast<float>(h.momentum),
+            .weight_decay = static_cast<float>(h.weight_decay),
+            .nesterov = h.nesterov,
+            .state_dtype = h.moments};
+  }
   static constexpr StatePair<1> kStates{{"momentum"}};
   absl::Span<const UpdateState> states() const {
     return momentum == 0 ? absl::Span<const UpdateState>() : kStates.Of(state_dtype);
@@ -110,7 +157,17 @@ struct SgdRule {
 // Lion (Chen et al., 2023, algorithm 2):
 //   p -= lr * decay * p; p -= lr * sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g.
 struct LionRule {
-  static constexpr absl::string_view kName = "Lion";
+  static constexpr absl::string_view kName = "Lion", kJobName = "LION", kDescription = "Lion";
+  static constexpr Hyperparameters kDefaults = {
+      .learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
+  static constexpr absl::string_view kFields[] = {"beta1", "beta2", "moments"};
+  static constexpr bool kCorrectsBias = false;
+  static LionRule Of(const Hyperparameters& h) {
+    return {.beta1 = static_cast<float>(h.beta1),
+            .beta2 = static_cast<float>(h.beta2),
+            .weight_decay = static_cast<float>(h.weight_decay),
+            .state_dtype = h.moments};
+  }
   static constexpr StatePair<1> kStates{{"m"}};
   absl::Span<const UpdateState> states() const { return kStates.Of(state_dtype); }
   template <class Checker>
@@ -137,7 +194,16 @@ struct LionRule {
 // in bitsandbytes, a ratio of v above 0 takes at least the entry next to 0: with a v of 0 and an m that is not 0, the
 // next step with a small gradient would be m / epsilon, which is hundreds of times too long.
 struct AdamW8BitRule {
-  static constexpr absl::string_view kName = "AdamW8Bit";
+  static constexpr absl::string_view kName = "AdamW8Bit", kJobName = "ADAMW_8BIT", kDescription = "8-bit AdamW";
+  static constexpr Hyperparameters kDefaults = AdamWRule::kDefaults;
+  static constexpr absl::string_view kFields[] = {"beta1", "beta2", "epsilon"};
+  static constexpr bool kCorrectsBias = true;
+  static AdamW8BitRule Of(const Hyperparameters& h) {
+    return {.beta1 = static_cast<float>(h.beta1),
+            .beta2 = static_cast<float>(h.beta2),
+            .epsilon = static_cast<float>(h.epsilon),
+            .weight_decay = static_cast<float>(h.weight_decay)};
+  }
   static constexpr UpdateState kStates[] = {{"m", DType::kUInt8, 1, SignedMap::kZeroCode},
                                             {"v", DType::kUInt8, 1, UnsignedMap::kZeroCode},
                                             {"m_scale", DType::kFloat32, kQuantizedBlock},
@@ -155,15 +221,46 @@ struct AdamW8BitRule {
   bool operator==(const AdamW8BitRule&) const = default;
 };
 
+// Adafactor (Shazeer and Stern, 2018). It is composed: the passes of kernels/ops/adafactor.h turn the gradient into a
+// direction, which an SGD subtracts.
+struct AdafactorRule {
+  static constexpr absl::string_view kJobName = "ADAFACTOR", kDescription = "Adafactor";
+  static constexpr Hyperparameters kDefaults = {.learning_rate = 1};
+  static constexpr absl::string_view kFields[] = {"beta1", "moments", "relative_step", "scale_parameter"};
+  static constexpr bool kCorrectsBias = false;
+  // The second moments, which it keeps beside the state of the SGD.
+  static constexpr UpdateState kMoments = {.name = "moments", .extent = StateExtent::kRowsAndColumns};
+  static AdafactorRule Of(const Hyperparameters& h) {
+    return {.beta1 = static_cast<float>(h.beta1),
+            .weight_decay = static_cast<float>(h.weight_decay),
+            .relative_step = h.relative_step,
+            .scale_parameter = h.scale_parameter,
+            .state_dtype = h.moments};
+  }
+  SgdRule last_rule() const { return {.momentum = beta1, .state_dtype = state_dtype}; }
+
+  float beta1 = 0, weight_decay = 0;
+  bool relative_step = true, scale_parameter = true;
+  DType state_dtype = DType::kFloat32;
+  bool operator==(const AdafactorRule&) const = default;
+};
+
 using UpdateRule = std::variant<AdamWRule, SgdRule, LionRule, AdamW8BitRule>;
 
-// Expands to X(Rule) for each rule. Code that implements all rules uses it to declare one function per rule. The
+// Expands to RULE(Rule, kKind) for each rule, and to COMPOSED(Rule, kKind) for each optimizer that applies one of
+// these, its last_rule(), after other instructions. kKind is its value in OptimizerKind. The order is that of
+// OptimizerSpec.Rule in proto/job.proto.
+#define SHALE_EACH_OPTIMIZER(RULE, COMPOSED) \
+  RULE(AdamWRule, kAdamW)                    \
+  RULE(SgdRule, kSgd)                        \
+  RULE(LionRule, kLion)                      \
+  RULE(AdamW8BitRule, kAdamW8Bit)            \
+  COMPOSED(AdafactorRule, kAdafactor)
+#define SHALE_NOTHING(...)
+
+// Expands to X(Rule, kKind) for each rule. Code that implements all rules uses it to declare one function per rule. The
 // compiler or the linker refuses a rule that is missing here or has no such function.
-#define SHALE_EACH_UPDATE_RULE(X) \
-  X(AdamWRule)                    \
-  X(SgdRule)                      \
-  X(LionRule)                     \
-  X(AdamW8BitRule)
+#define SHALE_EACH_UPDATE_RULE(X) SHALE_EACH_OPTIMIZER(X, SHALE_NOTHING)
 
 // Returns each rule with its default hyper-parameters, in the order of UpdateRule.
 inline auto DefaultRules() {

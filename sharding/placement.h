@@ -78,12 +78,14 @@ class GroupPlacement {
   ElementRange Weights(int rank) const { return Range(placement_.weights, rank); }
   // Returns the elements that `rank` updates, whose masters and optimizer states it holds.
   ElementRange Owned(int rank) const { return Range(placement_.state, rank); }
-  // Returns the parts of parameters that `rank` saves in a checkpoint. Under every strategy these lie in its shard. The
-  // replicas of a shard divide it among them, so that the ranks together save every element once.
+  // Return the elements that `rank` saves in a checkpoint, and the parts of parameters among them. Under every strategy
+  // these lie in its shard. The replicas of a shard divide it among them, so that the ranks together save every element
+  // once.
+  ElementRange SavedRange(int rank) const {
+    return layout_.ShardRange(Shard(rank), Replica(rank), static_cast<int>(placement_.mesh.replicate));
+  }
   std::vector<ShardLayout::Piece> Saved(int rank) const {
-    const Mesh& mesh = placement_.mesh;
-    return layout_.ParameterPieces(Shard(rank), mesh.index(rank, MeshAxis::kReplicate),
-                                   static_cast<int>(mesh.replicate));
+    return layout_.ParameterPieces(Shard(rank), Replica(rank), static_cast<int>(placement_.mesh.replicate));
   }
 
   // Returns a tensor that stands for a shard of `full`: each rank that binds it gets its own shard (Location in
@@ -101,6 +103,7 @@ class GroupPlacement {
 
  private:
   int Shard(int rank) const { return placement_.mesh.index(rank, MeshAxis::kShard); }
+  int Replica(int rank) const { return placement_.mesh.index(rank, MeshAxis::kReplicate); }
 
   ShardLayout layout_;
   Placement placement_;

@@ -84,12 +84,16 @@ ElementRange ShardLayout::ShardRange(int shard) const {
   return {shard * shard_elements_, (shard + 1) * shard_elements_};
 }
 
-std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int shard, int part, int parts) const {
+ElementRange ShardLayout::ShardRange(int shard, int part, int parts) const {
   SHALE_CHECK(part >= 0 && part < parts) << "part " << part << " of " << parts;
   const ElementRange whole = ShardRange(shard);
   const int64_t size = RoundUp(CeilDivide(shard_elements_, parts), alignment_);
-  const ElementRange range = {std::min(whole.begin + part * size, whole.end),
-                              std::min(whole.begin + (part + 1) * size, whole.end)};
+  return {std::min(whole.begin + part * size, whole.end), std::min(whole.begin + (part + 1) * size, whole.end)};
+}
+
+std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int shard, int part, int parts) const {
+  const ElementRange range = ShardRange(shard, part, parts);
+  const int64_t shard_begin = ShardRange(shard).begin;
   std::vector<Piece> pieces;
   if (range.begin == range.end) return pieces;
   auto it = std::partition_point(parameters_.begin(), parameters_.end(),
@@ -99,7 +103,7 @@ std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int shard, int part
     const int64_t end = std::min(range.end, it->range().end);
     pieces.push_back({.parameter = static_cast<int>(it - parameters_.begin()),
                       .range = {begin - it->offset_elements, end - it->offset_elements},
-                      .shard_offset = begin - whole.begin});
+                      .shard_offset = begin - shard_begin});
   }
   return pieces;
 }

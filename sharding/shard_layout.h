@@ -75,8 +75,10 @@ class ShardLayout {
   ElementRange ShardRange(int shard) const;
   // Returns the parts of parameters in a shard, in order of offset. Returns none if the shard is all padding.
   std::vector<Piece> ParameterPieces(int shard) const { return ParameterPieces(shard, 0, 1); }
-  // Divides a shard into `parts` parts, and returns the parts of parameters in part number `part`. Each part begins at
-  // a multiple of the layout's alignment, so the last parts may be shorter than the others, or empty.
+  // Divide a shard into `parts` parts, and return the elements of part number `part`, and the parts of parameters among
+  // them. Each part begins at a multiple of the layout's alignment, so the last parts may be shorter than the others,
+  // or empty.
+  ElementRange ShardRange(int shard, int part, int parts) const;
   std::vector<Piece> ParameterPieces(int shard, int part, int parts) const;
 
   // Returns the elements that belong to no parameter, including the padded tail, sorted.

@@ -24,7 +24,7 @@ DecayRun DecayRunAt(const Update& op, int64_t begin, int64_t end);
 // Each UpdateElements applies a rule to elements [begin, end) of the shard, on the calling thread. `begin` is a
 // multiple of kElementsPerBlock. Full vectors of bf16 weights may bypass the caches, so the caller must order these
 // stores (hwy::FlushStream).
-#define SHALE_DECLARE(Rule) void UpdateElements(const Rule& rule, const Update& op, int64_t begin, int64_t end);
+#define SHALE_DECLARE(Rule, kind) void UpdateElements(const Rule& rule, const Update& op, int64_t begin, int64_t end);
 SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
 #undef SHALE_DECLARE
 

@@ -205,7 +205,7 @@ absl::Status StartElementwise(const char* name, const Update& op, const Rule& ru
 }
 
 // Each StartUpdate applies a rule to the shard. REQUIRES: `rule` is op.rule
-#define SHALE_DECLARE(Rule) absl::Status StartUpdate(const Rule& rule, const Update& op, StreamHandle stream);
+#define SHALE_DECLARE(Rule, kind) absl::Status StartUpdate(const Rule& rule, const Update& op, StreamHandle stream);
 SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
 #undef SHALE_DECLARE
 

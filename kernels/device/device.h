@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/device/memory_meter.h"
+#include "kernels/element_range.h"
 
 namespace shale {
 
@@ -26,13 +27,10 @@ class Arena {
   std::byte* base() const { return base_; }
   int64_t size_bytes() const { return size_bytes_; }
 
-  struct Range {
-    int64_t begin_bytes = 0, end_bytes = 0;
-  };
   // Makes the pages of these ranges resident, with several threads. Without this call, a device may take pages from the
   // system one by one, when they are first touched. The ranges must not overlap. Keeps the contents. This is only
   // advice and never fails.
-  virtual void MakeResident(absl::Span<const Range> ranges) {}
+  virtual void MakeResident(absl::Span<const ByteRange> ranges) {}
 
  protected:
   std::byte* base_ = nullptr;

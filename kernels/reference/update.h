@@ -34,7 +34,7 @@ double DecayedMaster(const Update& op, int64_t i, const UpdateStep& step, float 
 double AdamWStep(const UpdateStep& step, float epsilon, double m, double v);
 
 // Each Apply applies a rule to the whole shard.
-#define SHALE_DECLARE(Rule) void Apply(const Rule& rule, const Update& op, const UpdateStep& step);
+#define SHALE_DECLARE(Rule, kind) void Apply(const Rule& rule, const Update& op, const UpdateStep& step);
 SHALE_EACH_UPDATE_RULE(SHALE_DECLARE)
 #undef SHALE_DECLARE
 

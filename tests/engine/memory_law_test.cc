@@ -69,7 +69,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   options.reads_gradients = pick(2);
   options.cpu_products = static_cast<CpuMatMuls>(1 + pick(2));
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
-  if (step.factors()) {  // It is refused there.
+  if (step.composed()) {  // It is refused there.
     step.update = UpdateTime::kAfterBackward;
     step.update_device = UpdateDevice::kSame;
   }
@@ -138,7 +138,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
     for (const char* pattern : {"*norm.weight", "blocks.0.*"}) {
       const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
       const bool goes = step.update == UpdateTime::kAfterBackward && step.update_device == UpdateDevice::kSame;
-      if (entry.factors && !goes) break;
+      if (entry.composed && !goes) break;
       step.optimizer_groups.push_back(MakeOptimizer(entry.kind, entry.defaults));
       options.optimizer_groups.push_back({pattern});
     }

@@ -64,8 +64,7 @@ TEST(StateOffloadLaws, AllOptimizersUpdateTheSameBits) {
       const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 32);
       const RunResult on_device = MustRun(options, tokens);
       ASSERT_EQ(on_device.losses.size(), 3);
-      options.step.offload_state = {
-          .moments = !options.step.optimizer.states().empty(), .masters = !lean, .parameters = lean};
+      options.step.offload_state = {.moments = options.step.has_states(), .masters = !lean, .parameters = lean};
       const RunResult offloaded = MustRun(options, tokens);
       EXPECT_EQ(offloaded.losses, on_device.losses) << entry.name << " " << lean;
       EXPECT_EQ(offloaded.weights, on_device.weights) << entry.name << " " << lean;

@@ -63,11 +63,11 @@ LAWS = (
     ("others", "AdapterLaws.*:FillLaws.*:Float8Laws.*:FrozenLaws.*:LossScaleLaws.*:PackingLaws.*:"
                "TargetWeightLaws.*", 60),
 )
-# Each kernel file, and a case that runs its kernels.
+# Each kernel file, and a case that runs its kernels. Those of update rules have cases of one form (update_cases.cc).
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "sanitized.json"), encoding="utf-8") as file:
     CASE_OF_FILE = json.load(file)
 REDUCTIONS = ("attention.cu", "attention_backward.cu", "attention_backward_matrices.cu", "attention_matrices.cu",
-              "cross_entropy.cu", "norm.cu", "norm_backward.cu", "update_adamw.cu", "update_adamw_8bit.cu")
+              "cross_entropy.cu", "norm.cu", "norm_backward.cu", "update_*.cu")
 
 
 def _speed(kit):

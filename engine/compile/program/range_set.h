@@ -5,14 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace shale {
+#include "kernels/element_range.h"
 
-// Bytes [begin, end).
-struct ByteRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-  bool operator==(const ByteRange&) const = default;
-};
+namespace shale {
 
 // Ranges that touch are joined, so a range is in the set exactly when one of `ranges` contains it. The ranges are
 // stored in a sorted vector: in a plan a set has only a handful of ranges, no matter how many were added.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -20,15 +19,6 @@
 
 namespace shale {
 namespace {
-
-// The activations that a unit keeps, with their buffers and those of the unit's boundaries.
-struct UnitPlan {
-  std::vector<bool> kept;                      // Activations that its backward finds (DecideKept).
-  std::unique_ptr<UnitBuffers> buffers;        // For `kept`.
-  std::unique_ptr<UnitBuffers> first_buffers;  // For a first forward, which keeps nothing. Null if forward runs once.
-  Tensor output, output_gradient;
-  Tensor output_again;  // The output of the second forward, which backward reads. `output` if forward runs once.
-};
 
 // Emits the plain program of a step, which the passes then change (engine/compile/step/passes.h): for each micro-batch
 // and each visit of a unit, gather its parameters, compute, and reduce its gradients; at the end, update every group.
@@ -94,12 +84,12 @@ class StepCompiler {
     for (int u = 0; u <= last(); ++u) {
       SHALE_RETURN_IF_ERROR(limits_.Check());
       const UnitGraph& unit = model_.units[u];
-      const std::vector<bool> nothing(unit.values.size(), false);
       UnitPlan& plan = plans_.emplace_back();
-      plan.kept = places[u] == SegmentRole::kLast ? nothing : DecideKept(unit, u == last(), activations, layers);
-      plan.buffers = std::make_unique<UnitBuffers>(unit, plan.kept, slots, writer_);
-      const bool again = places[u] == SegmentRole::kInside;
-      if (again) plan.first_buffers = std::make_unique<UnitBuffers>(unit, nothing, slots, writer_);
+      plan.slots = slots;
+      plan.kept.resize(unit.values.size());
+      if (places[u] != SegmentRole::kLast) plan.kept = DecideKept(unit, u == last(), activations, layers);
+      plan.buffers.resize(unit.values.size());
+      plan.runs_again = places[u] == SegmentRole::kInside;
       if (unit.output < 0) continue;
       const Value& value = unit.values[unit.output];
       const auto boundary = [&](absl::string_view suffix) {
@@ -108,7 +98,7 @@ class StepCompiler {
       };
       plan.output = boundary("");
       if (unit.output_gradient >= 0) plan.output_gradient = boundary(".gradient");
-      plan.output_again = again ? boundary(".again") : plan.output;
+      plan.output_again = plan.runs_again ? boundary(".again") : plan.output;
     }
     return absl::OkStatus();
   }
@@ -181,10 +171,8 @@ class StepCompiler {
 
   void EmitVisit(const Visit& visit) {
     const auto [u, work] = visit;
-    const UnitPlan& plan = plans_[u];
-    UnitBuffers& buffers = work == VisitWork::kForward && plan.first_buffers ? *plan.first_buffers : *plan.buffers;
     UnitEmitter emitter(
-        model_.units[u], buffers, u == last(), {.unit = u, .micro_batch = 0},
+        model_.units[u], plans_[u], u == last(), {.unit = u, .micro_batch = 0},
         [this, visit](const Value& value) { return Resolve(visit, value); },
         [this, u = u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
         writer_);

@@ -8,8 +8,8 @@
 
 namespace shale {
 
-void EmitFactoredDirection(const FactoredSettings& settings, const GroupState& g, Update& update,
-                           ProgramWriter& writer) {
+void EmitFactoredDirection(const AdafactorRule& settings, const GroupState& g, const Tensor& own_moments,
+                           Update& update, ProgramWriter& writer) {
   const bool divided = g.placement.placement().state == Part::kShard;
   const auto once = [](StreamId stream) {
     return EmitContext{.stream = stream, .phase = Phase::kUpdate, .once_a_step = true};
@@ -23,7 +23,7 @@ void EmitFactoredDirection(const FactoredSettings& settings, const GroupState& g
   const int64_t factors = g.factor_placement->elements(Part::kFull);
   const Tensor sums = add("adafactor.sums", DType::kFloat32, {factors});
   const Tensor own_sums = divided ? g.factor_placement->ShardOf(sums) : sums;
-  const Tensor moments = divided ? add("adafactor.moments", DType::kFloat32, {factors}) : g.factors;
+  const Tensor moments = divided ? add("adafactor.moments", DType::kFloat32, {factors}) : own_moments;
   const Tensor direction = add("adafactor.direction", DType::kFloat32, {update.gradient_P.elements()});
   const Tensor totals = add("adafactor.totals", DType::kFloat64, {std::ssize(*g.factored), 2});
   const Tensor step =
@@ -41,11 +41,11 @@ void EmitFactoredDirection(const FactoredSettings& settings, const GroupState& g
   const int64_t stride = g.placement.owned_stride();
   emit({.stage = Adafactor::Stage::kSums, .gradient_P = update.gradient_P, .sums = sums}, stride);
   sum(sums);
-  emit({.stage = Adafactor::Stage::kMoments, .number_1 = update.number_1, .sums = own_sums, .moments = g.factors},
+  emit({.stage = Adafactor::Stage::kMoments, .number_1 = update.number_1, .sums = own_sums, .moments = own_moments},
        g.factor_placement->owned_stride());
   if (divided) {
     writer.Emit(once(StreamId::kGather),
-                Collective{.kind = CollectiveKind::kAllGather, .local = g.factors, .full = moments});
+                Collective{.kind = CollectiveKind::kAllGather, .local = own_moments, .full = moments});
   }
   const auto with_masters = [&](Adafactor pass) {
     pass.weight_P = update.weight_P;

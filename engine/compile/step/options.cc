@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 
@@ -88,10 +89,11 @@ absl::Status CheckStepOptions(const StepOptions& options, bool narrow_weights, b
   SHALE_RETURN_IF_ERROR(CheckStateOffload(options.offload_state, options.strategy, options.has_states(),
                                           narrow_weights && options.master != MasterWeights::kNone));
   SHALE_RETURN_IF_ERROR(CheckUpdateDevice(options.update_device, options.offload_state));
-  if (options.factors() && (options.updates_on_host() || options.update == UpdateTime::kInBackward)) {
-    return absl::InvalidArgumentError(
-        "ADAFACTOR updates neither on the HOST nor IN_BACKWARD; use optimizer.device SAME and update AFTER_BACKWARD, "
-        "or rule ADAMW_8BIT");
+  const Optimizer* const composed = options.composed();
+  if (composed != nullptr && (options.updates_on_host() || options.update == UpdateTime::kInBackward)) {
+    return absl::InvalidArgumentError(absl::StrCat(EntryOf(composed->kind).name,
+                                                   " updates neither on the HOST nor IN_BACKWARD; use optimizer.device "
+                                                   "SAME and update AFTER_BACKWARD, or rule ADAMW_8BIT"));
   }
   if (options.clips_groups() && (options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal)) {
     return absl::InvalidArgumentError(

@@ -124,9 +124,9 @@ struct StepOptions {
   const Optimizer& OptimizerOf(int optimizer_group) const {
     return optimizer_group < 0 ? optimizer : optimizer_groups[optimizer_group];
   }
-  // Returns whether an optimizer keeps states.
+  // Returns whether an optimizer keeps states that offload_state can move.
   bool has_states() const {
-    const auto keeps = [](const Optimizer& o) { return !o.states().empty(); };
+    const auto keeps = [](const Optimizer& o) { return o.has_states_of_elements(); };
     return keeps(optimizer) || std::any_of(optimizer_groups.begin(), optimizer_groups.end(), keeps);
   }
   // Returns whether one of them clips its own gradients.
@@ -134,10 +134,12 @@ struct StepOptions {
     return std::any_of(optimizer_groups.begin(), optimizer_groups.end(),
                        [](const Optimizer& o) { return o.max_gradient_norm.has_value(); });
   }
-  // Returns whether one of them is Adafactor.
-  bool factors() const {
-    const auto is_factored = [](const Optimizer& o) { return o.factored.has_value(); };
-    return is_factored(optimizer) || std::any_of(optimizer_groups.begin(), optimizer_groups.end(), is_factored);
+  // Returns the first composed optimizer, or null. It updates neither in backward nor on the host.
+  const Optimizer* composed() const {
+    if (optimizer.composed()) return &optimizer;
+    const auto found =
+        std::find_if(optimizer_groups.begin(), optimizer_groups.end(), [](const Optimizer& o) { return o.composed(); });
+    return found == optimizer_groups.end() ? nullptr : &*found;
   }
   bool updates_on_host() const { return update_device == UpdateDevice::kHost; }
   // Returns the parts of the state that lie in host memory: those of offload_state, and with kHost moments and masters.

@@ -30,12 +30,6 @@ enum class CheckpointingPreset {
   kBlock,        // The whole block, from its input.
 };
 
-// How many blocks a segment of activation checkpointing has (engine/compile/step/options.h).
-enum class Segments {
-  kGiven,  // As many as the job says, 1 by default.
-  kSqrt,   // About the square root of the number of chosen blocks.
-};
-
 // Where the optimizer keeps the bits of a weight that the compute dtype has no room for.
 enum class MasterWeights {
   kFloat32,  // In a second copy in fp32 (none if the compute dtype is fp32: the weight is its own master).

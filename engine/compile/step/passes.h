@@ -73,7 +73,7 @@ void OverlapCollectives(StepProgram& program, int64_t prefetch);
 //
 // Keeps the order of updates, and all instructions that compute norms. An all-gather right after an update moves with
 // the copy that brings the weights back, and follows it. REQUIRES:
-// - The program has an update, and none of Adafactor.
+// - The program has an update, and none of a composed optimizer.
 // - A Copy that widens a gradient stands right before its update, and an all-gather of its weights right after it.
 // - A PrepareUpdate stands before the updates that read it: with Clipping::kGlobal all stand before the first update of
 //   the program, otherwise each stands right before the first update that reads it.
@@ -93,13 +93,13 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // in before each all-gather, one visit ahead of it. On one shard, where nothing is gathered, that copy takes the place
 // of the all-gather.
 //
-// Keeps all instructions and their order, and leaves those of StreamId::kHost alone, because they read host memory.
-// REQUIRES of the other instructions:
-// - Only updates, the all-gathers of visits, and the ops that the rule Adafactor has before an update
-//   (engine/compile/step/update.h) have operands in host memory. An op of Adafactor has some of those of its group's
-//   update, and no others.
-// - The ops of Adafactor for a group, with the collectives between them, stand right before its update. A Copy and the
-//   PrepareUpdate stand before these.
+// Keeps all instructions and their order, and leaves those of StreamId::kHost alone: these read host memory. A composed
+// optimizer has several instructions before its update, such as the passes of Adafactor (engine/compile/step/update.h).
+// REQUIRES:
+// - Of other instructions, only updates, those of composed optimizers before them, and the all-gathers of visits have
+//   operands in host memory.
+// - The instructions of a composed optimizer for a group stand right before its update. Each writes what a later one of
+//   them, or the update, reads. None is a Copy. A Copy and the PrepareUpdate stand before these.
 // - A PrepareUpdate stands where UpdateOnHost requires it, and the last loop has no visits.
 void OffloadState(StepProgram& program);
 

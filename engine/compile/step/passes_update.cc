@@ -1,6 +1,7 @@
 // UpdateOnHost and OffloadState: passes over the updates of a program.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -9,7 +10,6 @@
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/step/edit.h"
 #include "engine/compile/step/passes.h"
-#include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"
@@ -26,8 +26,9 @@ const Op* OpAt(const StepProgram& program, InstructionId id) {
 struct UpdateSite {
   InstructionId update = -1;
   InstructionId widen = -1;  // The copy that widens the gradient right before, or -1.
-  // The first of the passes of Adafactor and of the collectives between them, which end right before the update, or -1.
-  InstructionId factored = -1;
+  // The first of the instructions with which a composed optimizer turns the gradient into a direction, which end right
+  // before the update, or -1.
+  InstructionId direction = -1;
   // The first instruction that works for this group alone, or a PrepareUpdate right before it. If several optimizers
   // are prepared before the first update, that is the last of them, which may be another group's: copies may stand
   // there, too.
@@ -37,7 +38,7 @@ struct UpdateSite {
   InstructionId ahead = -1;
   InstructionId first_of_batch = -1;  // `begin` of the first site of the batch.
 
-  // The first instruction that the update itself needs: that which reads the gradient. Not of Adafactor.
+  // The first instruction that the update itself needs: that which reads the gradient. Without `direction`.
   InstructionId first() const { return widen < 0 ? update : widen; }
 };
 
@@ -52,30 +53,40 @@ InstructionId FirstOfMicroBatch(const StepProgram& program, const VisitRange& vi
   return visit.begin;
 }
 
-bool IsPassOfAdafactor(const StepProgram& program, InstructionId id) {
-  const Op* op = OpAt(program, id);
-  return op != nullptr && op->Is<Adafactor>();
+// Returns whether an instruction writes one of these buffers.
+bool Writes(const StepProgram& program, InstructionId id, const std::set<BufferId>& buffers) {
+  bool writes = false;
+  if (id < 0) return writes;
+  VisitInstruction(program.instructions[id], /*first_iteration=*/false,
+                   [&](absl::string_view, const Tensor& t, Access access) {
+                     writes |= access != Access::kRead && buffers.contains(t.where.symbol);
+                   });
+  return writes;
 }
 
-bool IsFirstOfAdafactor(const StepProgram& program, InstructionId id) {
-  return IsPassOfAdafactor(program, id) && OpAt(program, id)->As<Adafactor>()->stage == Adafactor::Stage::kSums;
-}
-
+// Returns the site of the update `id`. What stands before it belongs to it if it writes what the site reads.
 UpdateSite SiteOf(const StepProgram& program, InstructionId id) {
-  const Update& update = *OpAt(program, id)->As<Update>();
   UpdateSite site{.update = id, .begin = id};
-  const Tensor* gradient = &update.gradient_P;
-  if (IsPassOfAdafactor(program, id - 1)) {
-    site.factored = id - 1;
-    while (!IsFirstOfAdafactor(program, site.factored)) --site.factored;
-    site.begin = site.factored;
-    gradient = &OpAt(program, site.factored)->As<Adafactor>()->gradient_P;
+  std::set<BufferId> read;
+  const auto before = [&](auto is) {
+    return Writes(program, site.begin - 1, read) && is(OpAt(program, site.begin - 1));
+  };
+  const auto is_copy = [](const Op* op) { return op != nullptr && op->Is<Copy>(); };
+  const auto is_prepare = [](const Op* op) { return op != nullptr && op->Is<PrepareUpdate>(); };
+  const auto is_update = [](const Op* op) { return op != nullptr && op->Is<Update>(); };
+  const auto add_reads = [&] {
+    VisitInstruction(program.instructions[site.begin], /*first_iteration=*/false,
+                     [&](absl::string_view, const Tensor& t, Access access) {
+                       if (access != Access::kWrite) read.insert(t.where.symbol);
+                     });
+  };
+  add_reads();
+  while (before([&](const Op* op) { return !is_copy(op) && !is_prepare(op) && !is_update(op); })) {
+    site.direction = --site.begin;
+    add_reads();
   }
-  const Op* before = OpAt(program, site.begin - 1);
-  const Copy* copy = before == nullptr ? nullptr : before->As<Copy>();
-  if (copy != nullptr && copy->to.where == gradient->where) site.widen = --site.begin;
-  before = OpAt(program, site.begin - 1);
-  if (before != nullptr && before->Is<PrepareUpdate>()) --site.begin;
+  if (before(is_copy)) site.widen = --site.begin;
+  if (site.begin > 0 && is_prepare(OpAt(program, site.begin - 1))) --site.begin;
   return site;
 }
 
@@ -275,25 +286,27 @@ void FetchForGathers(StepProgram& program, ProgramEdit& edit) {
   }
 }
 
-// Copies what updates on the device read and write into the arena and back. Passes of Adafactor read the same copies.
+// Copies what updates on the device read and write into the arena and back. What makes a direction for an update reads
+// and writes the same copies.
 void FetchForUpdates(StepProgram& program, ProgramEdit& edit) {
   for (const UpdateSite& site : UpdateSitesOf(program, VisitsOf(program))) {
-    Instruction& update = program.instructions[site.update];
+    const Instruction& update = program.instructions[site.update];
     if (update.stream == StreamId::kHost) continue;
     std::map<BufferId, Tensor> fetched;  // By the buffer in host memory.
-    VisitOperands(std::get<Op>(update.action), [&](absl::string_view, Tensor& t, Access) {
+    const auto fetch = [&](Tensor& t) {
       if (!IsOnHost(program, t)) return;
       const Tensor host = t;
-      t = fetched[host.where.symbol] = AddFetched(program, edit, host);
-      edit.InsertAhead(site.ahead, site.update, CopyInstruction(update, t, host, /*to_host=*/false));
-      edit.InsertAfter(site.update, CopyInstruction(update, t, host, /*to_host=*/true));
-    });
-    if (site.factored < 0) continue;
-    for (InstructionId id = site.factored; id < site.update; ++id) {
-      ChangeOperands(program.instructions[id], [&](Tensor& t) {
-        if (IsOnHost(program, t)) t = fetched.at(t.where.symbol);
-      });
-    }
+      const auto [at, is_new] = fetched.try_emplace(host.where.symbol);
+      if (is_new) {
+        at->second = AddFetched(program, edit, host);
+        edit.InsertAhead(site.ahead, site.update, CopyInstruction(update, at->second, host, /*to_host=*/false));
+        edit.InsertAfter(site.update, CopyInstruction(update, at->second, host, /*to_host=*/true));
+      }
+      t = at->second;
+    };
+    ChangeOperands(program.instructions[site.update], fetch);
+    if (site.direction < 0) continue;
+    for (InstructionId id = site.direction; id < site.update; ++id) ChangeOperands(program.instructions[id], fetch);
   }
 }
 

@@ -32,7 +32,6 @@ absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const Step
     copy(g.saved.value, g.snapshot.value);
     copy(g.saved.high, g.snapshot.high);
     copy(g.saved.low, g.snapshot.low);
-    copy(g.saved.factors, g.snapshot.factors);
   }
   compiled.program = writer.Finish();
   SHALE_RETURN_IF_ERROR(AddScratch(compiled.program, ops));

@@ -37,12 +37,12 @@ SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) 
   if (RowOf(g.storage).quantized) {
     return PartsOfNf4(split ? g.placement.EqualShardOf(g.own_weight) : g.own_weight, g.layout().shard_elements());
   }
-  const auto mine = [&](const Tensor& t, int64_t block = 1) {
-    return t.present() && split ? g.placement.ShardOf(t, block) : t;
-  };
+  const auto mine = [&](const Tensor& t) { return t.present() && split ? g.placement.ShardOf(t) : t; };
   SavedTensors saved;
-  for (size_t i = 0; i < g.states.size(); ++i) saved.states.push_back(mine(g.states[i], states[i].block));
-  if (g.factors.present()) saved.factors = split ? g.factor_placement->ShardOf(g.factors) : g.factors;
+  for (size_t i = 0; i < g.states.size(); ++i) {
+    const Tensor& t = g.states[i];
+    saved.states.push_back(t.present() && split ? g.PlacementOf(states[i]).ShardOf(t, states[i].block) : t);
+  }
   if (g.master.present() || g.own_weight.dtype == DType::kFloat32) {
     saved.value = mine(g.master.present() ? g.master : g.own_weight);
   } else {
@@ -90,7 +90,7 @@ absl::StatusOr<GroupState> PlaceGroup(const ModelGraph& model, const ParameterGr
                     .float8 = group.float8};
 }
 
-// Returns the states of all groups that train, each once, in the order of the optimizers.
+// Returns JobState::states: those of rows and columns last, and otherwise in the order of the optimizers.
 std::vector<UpdateState> StatesOfGroups(const ModelGraph& model, const StepOptions& options) {
   std::vector<UpdateState> states;
   for (int optimizer_group = -1; optimizer_group < std::ssize(options.optimizer_groups); ++optimizer_group) {
@@ -102,10 +102,18 @@ std::vector<UpdateState> StatesOfGroups(const ModelGraph& model, const StepOptio
       if (std::find(states.begin(), states.end(), state) == states.end()) states.push_back(state);
     }
   }
+  std::stable_partition(states.begin(), states.end(),
+                        [](const UpdateState& state) { return state.extent == StateExtent::kElements; });
   return states;
 }
 
-// Lays out the factors of a group of Adafactor.
+bool HasFactors(const Optimizer& optimizer) {
+  const std::vector<UpdateState> states = optimizer.states();
+  return std::any_of(states.begin(), states.end(),
+                     [](const UpdateState& state) { return state.extent == StateExtent::kRowsAndColumns; });
+}
+
+// Lays out the rows and the columns of a group's parameters.
 absl::Status PlaceFactors(const ModelGraph& model, const ParameterGroup& group, const StepOptions& options,
                           GroupState& g) {
   std::vector<ShardLayout::Entry> entries;
@@ -113,9 +121,9 @@ absl::Status PlaceFactors(const ModelGraph& model, const ParameterGroup& group, 
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const Parameter& parameter = model.parameters[group.parameters[i]];
     if (parameter.shape.size() > 2) {
-      return absl::InvalidArgumentError(absl::StrCat("ADAFACTOR updates vectors and matrices, and ", parameter.name,
-                                                     " has ", parameter.shape.size(),
-                                                     " dimensions; give it another rule in optimizer.groups"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          EntryOf(options.OptimizerOf(group.optimizer_group).kind).name, " updates vectors and matrices, and ",
+          parameter.name, " has ", parameter.shape.size(), " dimensions; give it another rule in optimizer.groups"));
     }
     const bool matrix = parameter.shape.size() == 2;
     const int64_t columns = matrix ? parameter.shape.back() : parameter.elements();
@@ -123,15 +131,15 @@ absl::Status PlaceFactors(const ModelGraph& model, const ParameterGroup& group, 
                         .rows = parameter.elements() / columns,
                         .columns = columns,
                         .decays = Decays(parameter, options)});
-    if (matrix) entries.push_back({RowsOf(parameter.name), {factored.back().rows}});
-    entries.push_back({ColumnsOf(parameter.name), {columns}});
+    if (matrix) entries.push_back({absl::StrCat(parameter.name, ".rows"), {factored.back().rows}});
+    entries.push_back({absl::StrCat(parameter.name, ".columns"), {columns}});
   }
   SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard)));
+  auto entry = layout.parameters().begin();
   for (size_t i = 0; i < factored.size(); ++i) {
-    const std::string& name = model.parameters[group.parameters[i]].name;
-    const ShardLayout::PlacedParameter* const rows = layout.Find(RowsOf(name));
-    factored[i].row_begin = rows == nullptr ? -1 : rows->offset_elements;
-    factored[i].column_begin = layout.Find(ColumnsOf(name))->offset_elements;
+    const bool matrix = model.parameters[group.parameters[i]].shape.size() == 2;
+    factored[i].row_begin = matrix ? entry++->offset_elements : -1;
+    factored[i].column_begin = entry++->offset_elements;
   }
   g.factor_placement.emplace(std::move(layout), options.placement());
   g.factored = std::make_shared<const std::vector<FactoredParameter>>(std::move(factored));
@@ -180,12 +188,10 @@ class GroupDeclarer {
     }
     g.states.resize(state.states.size());
     for (const UpdateState& s : options_.OptimizerOf(group_.optimizer_group).states()) {
-      g.states[state.Find(s)] =
-          Add(s.name, BufferCategory::kOptimizerState, s.dtype, Own(g) / s.block, offload_.moments);
-    }
-    if (g.factor_placement) {
-      g.factors = Add("factors", BufferCategory::kOptimizerState, DType::kFloat32,
-                      g.factor_placement->elements(g.placement.placement().state));
+      const int64_t elements = g.PlacementOf(s).elements(g.placement.placement().state) / s.block;
+      // The others are so small that they stay on the device.
+      const bool moves = s.extent == StateExtent::kElements && offload_.moments;
+      g.states[state.Find(s)] = Add(s.name, BufferCategory::kOptimizerState, s.dtype, elements, moves);
     }
     for (size_t i = 0; i < group_.parameters.size(); ++i) {
       if (!Decays(model_.parameters[group_.parameters[i]], options_)) continue;
@@ -200,10 +206,8 @@ class GroupDeclarer {
       return Add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements(),
                  writer_.IsOnHost(t));
     };
-    g.snapshot = {.value = copy("value", g.saved.value),
-                  .high = copy("high", g.saved.high),
-                  .low = copy("low", g.saved.low),
-                  .factors = copy("factors", g.saved.factors)};
+    g.snapshot = {
+        .value = copy("value", g.saved.value), .high = copy("high", g.saved.high), .low = copy("low", g.saved.low)};
     for (size_t i = 0; i < g.saved.states.size(); ++i) {
       g.snapshot.states.push_back(copy(state.states[i].name, g.saved.states[i]));
     }
@@ -246,13 +250,9 @@ absl::Status CheckSavedForms(const ModelGraph& model, const JobState& state) {
 
 }  // namespace
 
-std::string RowsOf(absl::string_view parameter) { return absl::StrCat(parameter, ".rows"); }
-std::string ColumnsOf(absl::string_view parameter) { return absl::StrCat(parameter, ".columns"); }
-
 int64_t SavedTensors::bytes() const {
   int64_t bytes = 0;
-  for (const Tensor& t : {value, high, low, nf4_codes, nf4_absmax, nf4_scales, nf4_means, factors})
-    bytes += t.extent_bytes();
+  for (const Tensor& t : {value, high, low, nf4_codes, nf4_absmax, nf4_scales, nf4_means}) bytes += t.extent_bytes();
   for (const Tensor& t : states) bytes += t.extent_bytes();
   return bytes;
 }
@@ -264,7 +264,7 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     const GroupDeclarer declarer(model, group, options, writer);
     declarer.Weights(g);
     if (!group.frozen) {
-      if (options.OptimizerOf(group.optimizer_group).factored) {
+      if (HasFactors(options.OptimizerOf(group.optimizer_group))) {
         SHALE_RETURN_IF_ERROR(PlaceFactors(model, group, options, g));
       }
       declarer.MastersAndStates(state, g);

@@ -25,7 +25,6 @@ struct SavedTensors {
   Tensor nf4_codes, nf4_absmax;  // u8: the parts of a row (kernels/nf4.h).
   Tensor nf4_scales, nf4_means;  // f32
   std::vector<Tensor> states;    // In the order of JobState::states.
-  Tensor factors;                // f32
 
   // Returns how many bytes all of them have.
   int64_t bytes() const;
@@ -47,9 +46,8 @@ struct GroupState {
   Tensor master;               // f32. Only with bf16 or fp16 compute and fp32 masters.
   Tensor low;                  // i16. Only with SPLIT.
   std::vector<Tensor> states;  // In the order of JobState::states. Absent: its rule keeps no such state.
-  // Only of Adafactor: its second moments, [GroupPlacement::elements of factor_placement] f32, on the device. The
-  // "parameters" of factor_placement are the rows and the columns of each parameter (RowsOf, ColumnsOf).
-  Tensor factors;
+  // Only with a state of rows and columns: how it lies on the ranks, and where it has those of each parameter, in the
+  // order of the layout's parameters.
   std::optional<GroupPlacement> factor_placement;
   std::shared_ptr<const std::vector<FactoredParameter>> factored;
   Tensor own_gradient;                // Dtype StepOptions::gradient_shards. Persistent only with keep_gradients.
@@ -65,20 +63,20 @@ struct GroupState {
   bool float8 = false;                 // As ParameterGroup::float8.
 
   const ShardLayout& layout() const { return placement.layout(); }
+  // Returns how a state lies on the ranks. It has one element for each UpdateState::block elements of the placement.
+  const GroupPlacement& PlacementOf(const UpdateState& state) const {
+    return state.extent == StateExtent::kElements ? placement : *factor_placement;
+  }
   // Returns the weights that this rank holds between steps (GroupPlacement::Weights).
   const Tensor& weights() const { return full_weight.present() ? full_weight : own_weight; }
 };
 
-// Return what the layout of factors calls the rows and the columns of a parameter. A vector has columns only, its
-// elements.
-std::string RowsOf(absl::string_view parameter);
-std::string ColumnsOf(absl::string_view parameter);
-
 struct JobState {
-  std::vector<GroupState> groups;   // By GroupId.
-  std::vector<UpdateState> states;  // Those that the rules of all groups declare, each once.
-  Tensor update_count;              // i64[1]. Updates applied so far.
-  Tensor previous_norm;             // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
+  std::vector<GroupState> groups;  // By GroupId.
+  // Those that the optimizers of all groups declare, each once. Those of rows and columns are the last.
+  std::vector<UpdateState> states;
+  Tensor update_count;   // i64[1]. Updates applied so far.
+  Tensor previous_norm;  // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
   // f64[kLossScaleSize], of MeanFactor and PrepareUpdate. Present only with StepOptions::loss_scaling.
   Tensor loss_scale;
   double init_loss_scale = 0;    // The first loss scale.

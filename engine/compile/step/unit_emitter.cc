@@ -209,21 +209,11 @@ std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const Activa
   return kept;
 }
 
-UnitBuffers::UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer)
-    : unit_(unit), kept_(std::move(kept)), slots_(slots), writer_(writer), buffers_(unit.values.size()) {}
-
-Tensor UnitBuffers::Kept(ValueId id) {
-  if (!buffers_[id].present()) {
-    const Value& value = unit_.values[id];
-    buffers_[id] = writer_.AddTensor(value.name, BufferCategory::kActivations, value.tensor, slots_);
-  }
-  return buffers_[id];
-}
-
-UnitEmitter::UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
+UnitEmitter::UnitEmitter(const UnitGraph& unit, UnitPlan& plan, bool last_unit, const EmitContext& context,
                          Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer)
     : unit_(unit),
-      buffers_(buffers),
+      plan_(plan),
+      kept_(plan.kept),
       last_unit_(last_unit),
       context_(context),
       resolver_(std::move(resolver)),
@@ -239,8 +229,12 @@ Tensor UnitEmitter::Bind(ValueId id, Access access) {
       (value.role != ValueRole::kActivation && value.role != ValueRole::kGradient)) {
     return bound_[id] = resolver_(value);
   }
-  if (value.role == ValueRole::kActivation && buffers_.kept()[id] && !last_unit_) {
-    return bound_[id] = buffers_.Kept(id);
+  if (value.role == ValueRole::kActivation && kept_[id] && !last_unit_) {
+    Tensor& buffer = plan_.buffers[id];
+    if (!buffer.present()) {
+      buffer = writer_.AddTensor(value.name, BufferCategory::kActivations, value.tensor, plan_.slots);
+    }
+    return bound_[id] = buffer;
   }
   SHALE_CHECK(access != Access::kRead) << value.name << " is read before it is computed";
   return bound_[id] = writer_.AddTensor(
@@ -267,6 +261,7 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
 }
 
 void UnitEmitter::Emit(VisitWork work) {
+  if (work == VisitWork::kForward && plan_.runs_again) kept_.assign(kept_.size(), false);
   switch (work) {
     case VisitWork::kForward: return EmitForward();
     case VisitWork::kForwardAndBackward: EmitForward(); return EmitBackward();
@@ -277,16 +272,16 @@ void UnitEmitter::Emit(VisitWork work) {
 
 void UnitEmitter::EmitForward() {
   std::vector<bool> read;
-  if (Quantizes(unit_)) read = ReadOfForward(unit_, buffers_.kept(), last_unit_);
+  if (Quantizes(unit_)) read = ReadOfForward(unit_, kept_, last_unit_);
   for (const Node& node : unit_.forward) EmitNode(WithoutUnread(node.op, read), Phase::kForward);
 }
 
 // Emits the ops in the order of forward, so that each op reads a value that other ops update in place in the same state
 // as in forward.
 void UnitEmitter::EmitForwardAgain() {
-  const std::vector<bool> runs = NodesToRunAgain(unit_, buffers_.kept());
+  const std::vector<bool> runs = NodesToRunAgain(unit_, kept_);
   std::vector<bool> read;
-  if (Quantizes(unit_)) read = ReadOfForward(unit_, buffers_.kept(), last_unit_);
+  if (Quantizes(unit_)) read = ReadOfForward(unit_, kept_, last_unit_);
   for (size_t node = 0; node < runs.size(); ++node) {
     if (runs[node]) EmitNode(WithoutUnread(unit_.forward[node].op, read), Phase::kRecompute);
   }
@@ -294,8 +289,8 @@ void UnitEmitter::EmitForwardAgain() {
 
 void UnitEmitter::EmitBackward() {
   if (!last_unit_) {
-    available_ = AvailableAtStartOfBackward(unit_, buffers_.kept());
-    if (Quantizes(unit_)) read_in_backward_ = ReadInBackward(unit_, buffers_.kept());
+    available_ = AvailableAtStartOfBackward(unit_, kept_);
+    if (Quantizes(unit_)) read_in_backward_ = ReadInBackward(unit_, kept_);
     rerun_done_.assign(unit_.forward.size(), false);
     bound_.assign(unit_.values.size(), Tensor());
   }

@@ -24,24 +24,16 @@ ValueId SumOf(const Node& node);
 // keeps these values from that second forward to backward. `layers` is the number of blocks in the model.
 std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const ActivationOptions& options, int64_t layers);
 
-// The buffers of a unit's kept activations. The emitters of the unit's forward and of its backward share them.
-class UnitBuffers {
- public:
-  // `kept`: the activations, by ValueId, that stay until backward, from forward or, in a segment, from the second
-  // forward (DecideKept). `slots`: K if all micro-batches run through a unit before the next unit, else 1. Borrows
-  // `unit` and `writer`.
-  UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer);
-
-  // Returns the buffer of a kept activation. The first call adds it to the program.
-  Tensor Kept(ValueId id);
-  const std::vector<bool>& kept() const { return kept_; }
-
- private:
-  const UnitGraph& unit_;
-  std::vector<bool> kept_;
-  int64_t slots_;
-  ProgramWriter& writer_;
-  std::vector<Tensor> buffers_;
+// What a unit keeps from forward to backward, and the buffers at its boundaries. All of them have `slots` slots. The
+// emitters of the unit's visits share it.
+struct UnitPlan {
+  std::vector<bool> kept;  // By ValueId: the activations that its backward finds (DecideKept).
+  // Whether forward runs twice, in a segment. Then the second one keeps `kept`, and the first one nothing.
+  bool runs_again = false;
+  int64_t slots = 1;            // K if all micro-batches run through a unit before the next unit, else 1.
+  std::vector<Tensor> buffers;  // By ValueId: those of `kept`, once UnitEmitter has added them.
+  Tensor output, output_gradient;
+  Tensor output_again;  // The output of the second forward, which backward reads. `output` if forward runs once.
 };
 
 // Emits one iteration of one visit of a unit (engine/compile/step/visits.h). Borrows the references that the
@@ -55,9 +47,10 @@ class UnitEmitter {
   // op and these values, before the op is emitted. Returns the value of Instruction::first_iteration_differs.
   using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
 
-  UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
-              Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
+  UnitEmitter(const UnitGraph& unit, UnitPlan& plan, bool last_unit, const EmitContext& context, Resolver resolver,
+              AccumulationRule accumulation, ProgramWriter& writer);
 
+  // Call it once.
   void Emit(VisitWork work);
 
  private:
@@ -78,7 +71,8 @@ class UnitEmitter {
   void Rerun(int node);
 
   const UnitGraph& unit_;
-  UnitBuffers& buffers_;
+  UnitPlan& plan_;
+  std::vector<bool> kept_;  // By value: whether it is kept in this visit.
   const bool last_unit_;
   EmitContext context_;
   Resolver resolver_;

@@ -207,7 +207,7 @@ Update Updater::EmitPrepare(const Tensor& totals, bool counts, const Optimizer& 
   const bool bf16_alone =
       options_.master == MasterWeights::kNone && state_.groups[trained_[0]].own_weight.dtype == DType::kBFloat16;
   Tensor number;
-  if (bf16_alone || HasBFloat16States(optimizer.rule) || optimizer.factored) {
+  if (bf16_alone || HasBFloat16States(optimizer.rule) || optimizer.adafactor) {
     number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
   }
   const LossScaling scaling = options_.loss_scaling.value_or(LossScaling());
@@ -250,9 +250,12 @@ void Updater::EmitUpdate(GroupId group, Update update) {
   update.decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed);
   update.shard_stride = g.placement.owned_stride();
   update.group = group;
+  const auto state = [&](const UpdateState& s) -> const Tensor& { return g.states[state_.Find(s)]; };
   const absl::Span<const UpdateState> states = StatesOf(update.rule);
-  for (size_t i = 0; i < states.size(); ++i) update.states[i] = g.states[state_.Find(states[i])];
-  if (g.factored != nullptr) EmitFactoredDirection(*OptimizerOf(group).factored, g, update, writer_);
+  for (size_t i = 0; i < states.size(); ++i) update.states[i] = state(states[i]);
+  if (const auto& adafactor = OptimizerOf(group).adafactor) {
+    EmitFactoredDirection(*adafactor, g, state(AdafactorRule::kMoments), update, writer_);
+  }
   Compute(Op(std::move(update)));
   if (!g.placement.placement().gathers_after_update()) return;
   writer_.Emit(OnceAStep(StreamId::kGather, Phase::kUpdate),

@@ -143,9 +143,10 @@ class Updater {
 //   kDirection   divide their shard of the gradient by their roots, and add two sums for each parameter
 //   kScale       clip and scale their shard
 //
-// Replicas have equal gradients and do the same, without communication. `update` is the group's update as it would be
-// with another rule. Makes it the update of an SGD that subtracts the direction.
-void EmitFactoredDirection(const FactoredSettings& settings, const GroupState& g, Update& update,
-                           ProgramWriter& writer);
+// Replicas have equal gradients and do the same, without communication. `own_moments` is the group's state
+// AdafactorRule::kMoments. `update` is the group's update as it would be with another rule. Makes it the update of an
+// SGD that subtracts the direction.
+void EmitFactoredDirection(const AdafactorRule& settings, const GroupState& g, const Tensor& own_moments,
+                           Update& update, ProgramWriter& writer);
 
 }  // namespace shale

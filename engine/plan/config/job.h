@@ -169,6 +169,12 @@ struct MemoryConfig {
   bool operator==(const MemoryConfig&) const = default;
 };
 
+// How many blocks a segment of activation checkpointing has (engine/compile/step/options.h).
+enum class Segments {
+  kGiven,  // As many as the job says, 1 by default.
+  kSqrt,   // About the square root of the number of chosen blocks.
+};
+
 struct ActivationCheckpointingConfig {
   CheckpointingPreset preset = CheckpointingPreset::kNone;
   // The blocks that the preset applies to. If a + b > 0, these are the first a and the last b; else 0, n, 2n, ...
@@ -236,7 +242,7 @@ struct OptimizerConfig {
 // Return the optimizer of a job with its hyper-parameters, and those of its groups.
 Optimizer MakeOptimizer(const OptimizerConfig& config);
 std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config);
-// Returns whether one of them keeps states.
+// Returns whether one of them keeps states that can move to the host (StepOptions::has_states).
 bool HasStates(const OptimizerConfig& config);
 // Returns the patterns of the groups (GraphOptions::optimizer_groups).
 std::vector<std::vector<std::string>> PatternsOfGroups(const OptimizerConfig& config);

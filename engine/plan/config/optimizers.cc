@@ -55,7 +55,7 @@ std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config) {
 }
 
 bool HasStates(const OptimizerConfig& config) {
-  const auto keeps = [](const Optimizer& optimizer) { return !optimizer.states().empty(); };
+  const auto keeps = [](const Optimizer& optimizer) { return optimizer.has_states_of_elements(); };
   const std::vector<Optimizer> groups = MakeGroupOptimizers(config);
   return keeps(MakeOptimizer(config)) || std::any_of(groups.begin(), groups.end(), keeps);
 }
@@ -88,8 +88,8 @@ std::vector<std::string> LearningRateRemarks(const OptimizerConfig& config) {
   for (size_t i = 0; i < config.groups.size(); ++i) {
     const OptimizerGroupConfig& group = config.groups[i];
     const OptimizerEntry& own = EntryOf(group.kind.value_or(config.kind));
-    // CheckRatesOfGroups (rules.cc) refuses what goes wrong with the rates of ADAFACTOR, which are of two kinds.
-    const bool comparable = own.kind != of_job.kind && !own.factors && !of_job.factors;
+    // CheckRatesOfGroups (rules.cc) refuses what goes wrong with relative steps, whose rates are of another kind.
+    const bool comparable = own.kind != of_job.kind && !own.Reads("relative_step") && !of_job.Reads("relative_step");
     if (!comparable || group.learning_rate_factor != 1 || config.learning_rate <= 0) continue;
     const double usual = own.defaults.learning_rate, usual_of_job = of_job.defaults.learning_rate;
     if (std::max(config.learning_rate / usual, usual / config.learning_rate) < kFar) continue;

@@ -241,23 +241,24 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
   }
 }
 
-// ADAFACTOR sums over whole parameters before it updates them.
-void CheckAdafactor(const OptimizerConfig& optimizer, SpecErrors& errors) {
+// A composed optimizer, such as ADAFACTOR, needs whole parameters before it updates them.
+void CheckComposed(const OptimizerConfig& optimizer, SpecErrors& errors) {
   std::vector<std::pair<std::string, Optimizer>> all = {{"optimizer.", MakeOptimizer(optimizer)}};
   for (const Optimizer& group : MakeGroupOptimizers(optimizer)) {
     all.push_back({absl::StrCat("optimizer.groups[", all.size() - 1, "]."), group});
   }
   for (const auto& [path, one] : all) {
-    if (!one.factored) continue;
+    if (!one.composed()) continue;
+    const absl::string_view name = EntryOf(one.kind).name;
     if (optimizer.device == UpdateDevice::kHost) {
       errors.AddRule({"optimizer.device", path + "rule"},
-                     "ADAFACTOR does not update on the HOST; use SAME, or rule ADAMW_8BIT");
+                     absl::StrCat(name, " does not update on the HOST; use SAME, or rule ADAMW_8BIT"));
     }
     if (optimizer.update == UpdateTime::kInBackward) {
       errors.AddRule({"optimizer.update", path + "rule"},
-                     "ADAFACTOR does not update IN_BACKWARD; use AFTER_BACKWARD, or rule ADAMW_8BIT");
+                     absl::StrCat(name, " does not update IN_BACKWARD; use AFTER_BACKWARD, or rule ADAMW_8BIT"));
     }
-    if (one.factored->beta1 > 0 && one.factored->weight_decay > 0) {
+    if (one.adafactor && one.adafactor->beta1 > 0 && one.adafactor->weight_decay > 0) {
       errors.AddRule({path + "weight_decay", path + "beta1"},
                      "ADAFACTOR has weight decay only without a first moment; set weight_decay 0, or beta1 0");
     }
@@ -268,7 +269,7 @@ void CheckAdafactor(const OptimizerConfig& optimizer, SpecErrors& errors) {
 // differ by some thousand times.
 void CheckRatesOfGroups(const OptimizerConfig& optimizer, const std::vector<Optimizer>& optimizers,
                         SpecErrors& errors) {
-  const auto has_steps = [](const Optimizer& one) { return one.factored && one.factored->relative_step; };
+  const auto has_steps = [](const Optimizer& one) { return one.adafactor && one.adafactor->relative_step; };
   const bool of_job = has_steps(MakeOptimizer(optimizer));
   for (size_t i = 0; i < optimizers.size(); ++i) {
     if (has_steps(optimizers[i]) == of_job || optimizer.groups[i].learning_rate_factor != 1) continue;
@@ -472,7 +473,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(spec.optimizer(), job.optimizer, *errors);
   CheckOptimizerGroups(job.optimizer, *errors);
-  CheckAdafactor(job.optimizer, *errors);
+  CheckComposed(job.optimizer, *errors);
   CheckFrozen(spec, job.optimizer, *errors);
   CheckLearningRate(spec.lr_schedule(), job, *errors);
   CheckRuntime(spec, job, *errors);

@@ -133,7 +133,7 @@ std::vector<Settings> AllOffloadState(const Job& job) {
 
 std::vector<Settings> UpdateOnHost(Query q) {
   const bool can = OnGpu(q.job) && q.has_host_ops && q.job.optimizer.device != UpdateDevice::kHost &&
-                   !StepOptionsFor(q.job).factors();
+                   !StepOptionsFor(q.job).composed();
   if (!can || (!Alone(q) && q.use != OptionUse::kUpdatesOnTheHost)) return {};
   Settings settings = {{"optimizer.device", "HOST"}};
   const StateOffload& offload = q.job.memory.offload_state;
@@ -257,7 +257,7 @@ bool ClipsAll(Query q) {
 // fp16 skips a step for the overflow of any gradient, so it knows all of them before it updates.
 bool MayUpdateInBackward(Query q) {
   const StepOptions options = StepOptionsFor(q.job);
-  return AfterBackward(q) && q.job.precision.compute != ComputePrecision::kFloat16 && !options.factors() &&
+  return AfterBackward(q) && q.job.precision.compute != ComputePrecision::kFloat16 && !options.composed() &&
          !options.clips_groups();
 }
 
@@ -266,7 +266,7 @@ bool MayUpdateInBackward(Query q) {
 std::vector<Settings> AllUpdateTimes(const Job& job) {
   const StepOptions options = StepOptionsFor(job);
   const bool alike = job.optimizer.max_gradient_norm == 0 && job.optimizer.non_finite != NonFinite::kStop &&
-                     job.precision.compute != ComputePrecision::kFloat16 && !options.factors() &&
+                     job.precision.compute != ComputePrecision::kFloat16 && !options.composed() &&
                      !options.clips_groups();
   if (!alike) return {};
   return SettingsOf("optimizer.update", {"AFTER_BACKWARD", "IN_BACKWARD"});

@@ -35,14 +35,14 @@ StepFacts FactsOfSeconds(const Job& job, const Mesh& mesh, const proto::MachineP
 int64_t CheckpointBytes(const Job& job, const JobPlan& plan) {
   // Values that train take 4 bytes per element in every form; the optimizer's states come on top.
   int64_t bytes = 0;
+  const int64_t replicas = plan.options.mesh.replicate;
   for (const GroupState& g : plan.train.step.state.groups) {
-    const int64_t elements = CeilDivide(g.layout().shard_elements(), plan.options.mesh.replicate);
     if (g.frozen) {
-      if (!HasBase(job)) bytes += CeilDivide(g.saved.bytes(), plan.options.mesh.replicate);
+      if (!HasBase(job)) bytes += CeilDivide(g.saved.bytes(), replicas);
       continue;
     }
-    bytes += 4 * elements + CeilDivide(g.saved.factors.extent_bytes(), plan.options.mesh.replicate) +
-             StateBytes(plan.options.OptimizerOf(g.optimizer_group).states(), elements);
+    bytes += 4 * CeilDivide(g.layout().shard_elements(), replicas);
+    for (const Tensor& state : g.saved.states) bytes += CeilDivide(state.extent_bytes(), replicas);
   }
   return bytes;
 }

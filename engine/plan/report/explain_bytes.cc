@@ -56,7 +56,8 @@ std::string PerMicroBatch(const Explained& x) {
 
 std::string DescribeStatesOf(const Optimizer& optimizer) {
   const auto state = [](std::string* out, const UpdateState& s) {
-    absl::StrAppend(out, s.name, " (", ToString(s.dtype),
+    const bool factors = s.extent == StateExtent::kRowsAndColumns;
+    absl::StrAppend(out, s.name, factors ? " of rows and columns" : "", " (", ToString(s.dtype),
                     s.block > 1 ? absl::StrCat(", one for ", Plural(s.block, "element")) : "", ")");
   };
   return absl::StrCat(EntryOf(optimizer.kind).description, "'s ", absl::StrJoin(optimizer.states(), ", ", state));
@@ -69,7 +70,6 @@ std::string DescribeStates(const JobPlan& plan) {
     const Optimizer& optimizer = plan.options.OptimizerOf(group);
     const std::string where = group < 0 ? "" : absl::StrCat(" of optimizer.groups[", group, "]");
     if (!optimizer.states().empty()) texts.push_back(absl::StrCat(DescribeStatesOf(optimizer), where));
-    if (optimizer.factored) texts.push_back(absl::StrCat("Adafactor's moments of rows and columns", where));
   }
   return absl::StrJoin(texts, "; ");
 }

@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-// Returns the tensor of a part, absent if the state has no such part.
+// Returns the tensor of a part of the values, absent if the state has no such part.
 const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
   switch (part) {
     case SavedPart::kValue: return tensors.value;
@@ -24,12 +24,7 @@ const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
     case SavedPart::kNf4Codes: return tensors.nf4_codes;
     case SavedPart::kNf4Absmax: return tensors.nf4_absmax;
     case SavedPart::kNf4Scales: return tensors.nf4_scales;
-    case SavedPart::kNf4Means: return tensors.nf4_means;
-    default: {
-      static const Tensor kAbsent;
-      const size_t state = StateOf(part);
-      return state < tensors.states.size() ? tensors.states[state] : kAbsent;
-    }
+    default: return tensors.nf4_means;
   }
 }
 
@@ -56,7 +51,12 @@ SavedValues FrozenValuesOf(const JobState& state) {
 }
 
 RankState::RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime)
-    : model_(model), state_(state), plan_(plan), runtime_(runtime), states_(SavedStatesOf(state)) {}
+    : model_(model),
+      state_(state),
+      plan_(plan),
+      runtime_(runtime),
+      states_(SavedStatesOf(state)),
+      declared_(DeclaredStates(state)) {}
 
 std::byte* RankState::Address(const Tensor& tensor, int64_t element) const {
   return runtime_.Address(plan_, tensor.where) + element * SizeOf(tensor.dtype);
@@ -98,8 +98,8 @@ std::vector<PieceSource> RankState::Pieces(Source source, const Manifest& manife
   const bool nf4 = std::any_of(state_.groups.begin(), state_.groups.end(),
                                [](const GroupState& g) { return RowOf(g.storage).quantized; });
   for (const PartSpec& spec : PartsOf(SavedValuesOf(state_), FrozenValuesOf(state_), states_, nf4)) {
-    if (IsFactor(StateOf(spec.part))) {
-      AddFactors(spec, source, manifest, pieces);
+    if (StateOf(spec.part) >= 0) {
+      AddStatePieces(spec, source, manifest, pieces);
       continue;
     }
     for (size_t group = 0; group < state_.groups.size(); ++group) {
@@ -122,7 +122,7 @@ bool RankState::JoinsFloats(const GroupState& g) const {
 }
 
 void RankState::MakeResident(bool states) {
-  std::vector<Arena::Range> ranges;
+  std::vector<ByteRange> ranges;
   const auto add = [&](const Tensor& tensor, ElementRange range) {
     if (!tensor.present() || plan_.addresses[tensor.where.symbol] >= kHostMemoryBegin) return;
     const int64_t begin = Address(tensor, 0) - runtime_.arena().base();
@@ -132,8 +132,9 @@ void RankState::MakeResident(bool states) {
     add(g.weights(), {0, g.weights().elements()});
     for (const Tensor& tensor : {g.master, g.low}) add(tensor, Owned(g));
     if (!states) continue;
-    for (size_t i = 0; i < g.states.size(); ++i) add(g.states[i], Blocks(Owned(g), states_[i].block));
-    if (g.factor_placement) add(g.factors, g.factor_placement->Owned(runtime_.rank()));
+    for (size_t i = 0; i < g.states.size(); ++i) {
+      if (g.states[i].present()) add(g.states[i], Owned(g, state_.states[i]));
+    }
   }
   runtime_.arena().MakeResident(ranges);
 }
@@ -192,10 +193,7 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
         if (IsNf4(piece.part)) return Blocks(OfParameter(piece.parameter, Weights(g)), BlockOf(piece.part, states_));
         if (values_only || g.frozen) return {};
         const int state = RestoredBy(checkpoint.manifest(), piece.part, g);
-        if (!IsFactor(state)) return Blocks(OfParameter(piece.parameter, Owned(g)), states_[state].block);
-        const ElementRange here = FactorsOf(state, piece.parameter)->range();
-        const ElementRange common = Intersect(g.factor_placement->Owned(runtime_.rank()), here);
-        return {common.begin - here.begin, common.end - here.begin};
+        return OwnedPartOf(state, piece.parameter, {0, ElementsOf(state, piece.parameter)}).range;
     }
   };
   const auto sink = [&](const ShardPiece& piece, const char* bytes) {
@@ -223,13 +221,8 @@ absl::Status RankState::Put(const Manifest& saved, const ShardPiece& piece, cons
     case SavedPart::kLow: return PutHalf(g, flat, piece.part, reinterpret_cast<const uint16_t*>(bytes), count, work);
     default: {
       if (IsNf4(piece.part)) return PutNf4(g, offset, piece, bytes);
-      // Parameters and shards begin at whole blocks.
-      const int64_t state = RestoredBy(saved, piece.part, g), block = states_[state].block;
-      if (IsFactor(state)) {
-        const int64_t at = FactorsOf(state, piece.parameter)->offset_elements + piece.range.begin;
-        return Store(g.factors, at - g.factor_placement->Owned(runtime_.rank()).begin, bytes, count);
-      }
-      return PutState(g.states[state], (offset - Owned(g).begin) / block + piece.range.begin,
+      const int state = RestoredBy(saved, piece.part, g);
+      return PutState(TensorOf(state, piece.parameter), OwnedPartOf(state, piece.parameter, piece.range).at_owned,
                       saved.states[StateOf(piece.part)].dtype, bytes, count, work);
     }
   }

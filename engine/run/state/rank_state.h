@@ -109,22 +109,25 @@ class RankState {
  private:
   // Returns the elements of a parameter that lie in the range `of_group` of its group, numbered within the parameter.
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
-  // Returns the place in JobState::states of the state of a group that a part of a checkpoint restores. REQUIRES:
+  // Returns the place in states() of the state of a group that a part of a checkpoint restores. REQUIRES:
   // CanRestoreStates holds.
   int RestoredBy(const Manifest& saved, SavedPart part, const GroupState& g) const;
-  // Returns whether a state is one of Adafactor's factors, which lie in GroupState::factors.
-  bool IsFactor(int64_t state) const { return state >= std::ssize(state_.states); }
-  // Returns where the elements of a factor of a parameter lie among those of the group, or null if it has none.
-  const ShardLayout::PlacedParameter* FactorsOf(int64_t state, ParameterId id) const;
-  // Adds the pieces of a factor that this rank saves.
-  void AddFactors(const PartSpec& spec, Source source, const Manifest& manifest,
-                  std::vector<PieceSource>& pieces) const;
+  // Returns `declared_` of a job.
+  static std::vector<int> DeclaredStates(const JobState& state);
+  // Returns the one of JobState::states that a state is, or is a part of.
+  const UpdateState& Declared(int64_t state) const { return state_.states[declared_[state]]; }
+  // Returns where the elements of a state of a parameter lie among those of the group. Empty: it has none.
+  ElementRange PlaceOf(int64_t state, ParameterId id) const;
+  // Adds the pieces of a state that this rank saves.
+  void AddStatePieces(const PartSpec& spec, Source source, const Manifest& manifest,
+                      std::vector<PieceSource>& pieces) const;
   // Returns what this rank saves of each frozen parameter, by ParameterId.
   std::vector<std::vector<ElementRange>> SavedOfFrozen() const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
-  // Return the elements of a group whose weights this rank holds, and those that it updates.
+  // Return the elements of a group whose weights this rank holds, those that it updates, and those of a state.
   ElementRange Weights(const GroupState& g) const { return g.placement.Weights(runtime_.rank()); }
   ElementRange Owned(const GroupState& g) const { return g.placement.Owned(runtime_.rank()); }
+  ElementRange Owned(const GroupState& g, const UpdateState& state) const;
   // Returns whether this rank holds values of the group as fp32, in masters or in weights. The halves of a SPLIT
   // checkpoint are then joined.
   bool JoinsFloats(const GroupState& g) const;
@@ -143,7 +146,7 @@ class RankState {
   };
   OwnedPart OwnedPartOf(ParameterId id, ElementRange elements) const;
   // Return the tensor of a state of a parameter that trains, and the part of its elements that this rank updates.
-  const Tensor& TensorOf(int state, ParameterId id) const;
+  const Tensor& TensorOf(int64_t state, ParameterId id) const;
   OwnedPart OwnedPartOf(int state, ParameterId id, ElementRange elements) const;
   // Stores these elements of a tensor in f32, bf16 or f16 at `to`, joined with `low` if that is present. Returns their
   // count.
@@ -195,6 +198,7 @@ class RankState {
   const MemoryPlan& plan_;
   RankRuntime& runtime_;
   const std::vector<SavedState> states_;  // SavedStatesOf(state_).
+  const std::vector<int> declared_;       // By place in states(): that in JobState::states.
 };
 
 // Returns the pinned staging memory of a rank, or InvalidArgument if it has fewer than `bytes` bytes.

@@ -1,9 +1,10 @@
-// The part of RankState that handles what the optimizer keeps beside the weights: states of elements, Adafactor's
-// factors, the loss scale, and the other scalars.
+// The part of RankState that handles what the optimizer keeps beside the weights: its states, the loss scale, and the
+// other scalars.
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/compile/graph/storage.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/run/state/rank_state.h"
@@ -14,37 +15,44 @@
 namespace shale {
 namespace {
 
-// Return Adafactor's factors: those of matrices, and those of vectors. A job has them in this order.
-SavedState RowMoments() { return {.name = "row_moments", .extent = SavedExtent::kRows}; }
-SavedState ColumnMoments() { return {.name = "column_moments", .extent = SavedExtent::kColumns}; }
-SavedState VectorMoments() { return {.name = "vector_moments"}; }
+// Returns a state as checkpoints have it. One of rows and columns is three: those of matrices, and that of vectors.
+std::vector<SavedState> SavedFormsOf(const UpdateState& state) {
+  if (state.extent == StateExtent::kElements) return {{std::string(state.name), state.dtype, state.block}};
+  return {{absl::StrCat("row_", state.name), state.dtype, 1, SavedExtent::kRows},
+          {absl::StrCat("column_", state.name), state.dtype, 1, SavedExtent::kColumns},
+          {absl::StrCat("vector_", state.name), state.dtype}};
+}
 
-std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states) {
-  std::vector<SavedState> saved;
-  for (const UpdateState& state : states) saved.push_back({std::string(state.name), state.dtype, state.block});
-  return saved;
+// Returns whether a parameter that has a state has this form of it.
+bool HasForm(const UpdateState& state, const SavedState& form, absl::Span<const int64_t> shape) {
+  return state.extent == StateExtent::kElements || (form.extent == SavedExtent::kElements) == (shape.size() < 2);
 }
 
 }  // namespace
 
 std::vector<SavedState> SavedStatesOf(const JobState& state) {
-  std::vector<SavedState> saved = SavedStatesOf(state.states);
-  const auto factors = [](const GroupState& g) { return g.factors.present(); };
-  if (std::any_of(state.groups.begin(), state.groups.end(), factors)) {
-    saved.insert(saved.end(), {RowMoments(), ColumnMoments(), VectorMoments()});
+  std::vector<SavedState> saved;
+  for (const UpdateState& s : state.states) {
+    for (SavedState& form : SavedFormsOf(s)) saved.push_back(std::move(form));
   }
   return saved;
 }
 
 std::vector<SavedState> SavedStatesOf(const Optimizer& optimizer, const Parameter& parameter) {
-  std::vector<SavedState> saved = SavedStatesOf(optimizer.states());
-  if (!optimizer.factored) return saved;
-  if (parameter.shape.size() < 2) {
-    saved.push_back(VectorMoments());
-  } else {
-    saved.insert(saved.end(), {RowMoments(), ColumnMoments()});
+  std::vector<SavedState> saved;
+  for (const UpdateState& s : optimizer.states()) {
+    for (SavedState& form : SavedFormsOf(s)) {
+      if (HasForm(s, form, parameter.shape)) saved.push_back(std::move(form));
+    }
   }
   return saved;
+}
+
+std::vector<int> RankState::DeclaredStates(const JobState& state) {
+  std::vector<int> declared;
+  for (int i = 0; i < std::ssize(state.states); ++i)
+    declared.insert(declared.end(), SavedFormsOf(state.states[i]).size(), i);
+  return declared;
 }
 
 std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model, const JobState& state) {
@@ -53,13 +61,14 @@ std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model, const Job
     saved.push_back({p.name, p.shape, p.frozen, RowOf(p.storage).quantized});
     if (p.frozen) continue;
     std::vector<int64_t> states;
-    const GroupState& g = state.groups[p.group];
-    const int64_t all = std::ssize(SavedStatesOf(state)), of_elements = std::ssize(state.states);
-    for (int64_t i = 0; i < of_elements; ++i) {
-      if (g.states[i].present()) states.push_back(i);
+    int64_t all = 0;
+    for (size_t i = 0; i < state.states.size(); ++i) {
+      for (const SavedState& form : SavedFormsOf(state.states[i])) {
+        const bool has = state.groups[p.group].states[i].present() && HasForm(state.states[i], form, p.shape);
+        if (has) states.push_back(all);
+        ++all;
+      }
     }
-    if (g.factors.present() && p.shape.size() >= 2) states.insert(states.end(), {of_elements, of_elements + 1});
-    if (g.factors.present() && p.shape.size() < 2) states.push_back(of_elements + 2);
     if (std::ssize(states) < all) saved.back().states = std::move(states);
   }
   return saved;
@@ -69,34 +78,54 @@ bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const Saved
   return std::is_permutation(saved.begin(), saved.end(), states.begin(), states.end(), Convertible);
 }
 
-const ShardLayout::PlacedParameter* RankState::FactorsOf(int64_t state, ParameterId id) const {
+ElementRange RankState::PlaceOf(int64_t state, ParameterId id) const {
   const Parameter& parameter = model_.parameters[id];
   const GroupState& g = state_.groups[parameter.group];
-  if (!g.factor_placement || (states_[state] == VectorMoments()) != (parameter.shape.size() < 2)) return nullptr;
-  const bool rows = states_[state] == RowMoments();
-  return g.factor_placement->layout().Find(rows ? RowsOf(parameter.name) : ColumnsOf(parameter.name));
+  const UpdateState& declared = Declared(state);
+  const bool has = !parameter.frozen && TensorOf(state, id).present();
+  if (!has || !HasForm(declared, states_[state], parameter.shape)) return {};
+  const ShardLayout::PlacedParameter* const placed = g.layout().Find(parameter.name);
+  if (declared.extent == StateExtent::kElements) {
+    const int64_t begin = placed->offset_elements / declared.block;
+    return {begin, begin + CeilDivide(placed->elements, declared.block)};
+  }
+  const FactoredParameter& factored = (*g.factored)[placed - g.layout().parameters().data()];
+  if (states_[state].extent == SavedExtent::kRows) return {factored.row_begin, factored.row_begin + factored.rows};
+  return {factored.column_begin, factored.column_begin + factored.columns};
 }
 
-void RankState::AddFactors(const PartSpec& spec, Source source, const Manifest& manifest,
-                           std::vector<PieceSource>& pieces) const {
+ElementRange RankState::Owned(const GroupState& g, const UpdateState& state) const {
+  const ElementRange owned = g.PlacementOf(state).Owned(runtime_.rank());
+  return {owned.begin / state.block, owned.end / state.block};
+}
+
+void RankState::AddStatePieces(const PartSpec& spec, Source source, const Manifest& manifest,
+                               std::vector<PieceSource>& pieces) const {
+  const int64_t state = StateOf(spec.part);
+  const UpdateState& declared = Declared(state);
   for (size_t group = 0; group < state_.groups.size(); ++group) {
     const GroupState& g = state_.groups[group];
-    if (!g.factor_placement) continue;
-    const Tensor& tensor = source == Source::kSnapshot ? g.snapshot.factors : g.saved.factors;
-    for (const ShardLayout::Piece& piece : g.factor_placement->Saved(runtime_.rank())) {
-      const ShardLayout::PlacedParameter* const placed = &g.factor_placement->layout().parameters()[piece.parameter];
-      for (const ParameterId id : model_.groups[group].parameters) {
-        if (FactorsOf(StateOf(spec.part), id) != placed || manifest.parameters[id].in_base) continue;
-        pieces.push_back({id, spec.part, piece.range, spec.element_bytes(), Address(tensor, piece.shard_offset)});
-      }
+    if (g.frozen || !g.states[declared_[state]].present()) continue;
+    const Tensor& tensor = (source == Source::kSnapshot ? g.snapshot : g.saved).states[declared_[state]];
+    const GroupPlacement& placement = g.PlacementOf(declared);
+    const ElementRange range = placement.SavedRange(runtime_.rank());
+    const int64_t shard_begin = placement.Range(Part::kShard, runtime_.rank()).begin / declared.block;
+    for (const ParameterId id : model_.groups[group].parameters) {
+      const ElementRange place = PlaceOf(state, id);
+      const ElementRange mine = Intersect({range.begin / declared.block, range.end / declared.block}, place);
+      if (mine.begin == mine.end || manifest.parameters[id].in_base) continue;
+      pieces.push_back({id,
+                        spec.part,
+                        {mine.begin - place.begin, mine.end - place.begin},
+                        spec.element_bytes(),
+                        Address(tensor, mine.begin - shard_begin)});
     }
   }
 }
 
 int RankState::RestoredBy(const Manifest& saved, SavedPart part, const GroupState& g) const {
-  for (int64_t i = 0; i < std::ssize(states_); ++i) {
-    if ((IsFactor(i) ? g.factors : g.states[i]).present() && Convertible(saved.states[StateOf(part)], states_[i]))
-      return static_cast<int>(i);
+  for (int i = 0; i < std::ssize(states_); ++i) {
+    if (g.states[declared_[i]].present() && Convertible(saved.states[StateOf(part)], states_[i])) return i;
   }
   SHALE_CHECK(false) << "CanRestoreStates does not hold for the checkpoint";
   return -1;
@@ -146,27 +175,20 @@ absl::Status RankState::PutState(const Tensor& to, int64_t element, DType saved,
 }
 
 int64_t RankState::ElementsOf(int state, ParameterId id) const {
-  const Parameter& parameter = model_.parameters[id];
-  if (IsFactor(state)) {
-    const ShardLayout::PlacedParameter* const factors = FactorsOf(state, id);
-    return factors == nullptr ? 0 : factors->elements;
-  }
-  return parameter.frozen || !TensorOf(state, id).present() ? 0
-                                                            : CeilDivide(parameter.elements(), states_[state].block);
+  const ElementRange place = PlaceOf(state, id);
+  return place.end - place.begin;
 }
 
-const Tensor& RankState::TensorOf(int state, ParameterId id) const {
-  const GroupState& g = state_.groups[model_.parameters[id].group];
-  return IsFactor(state) ? g.factors : g.states[state];
+const Tensor& RankState::TensorOf(int64_t state, ParameterId id) const {
+  return state_.groups[model_.parameters[id].group].states[declared_[state]];
 }
 
 RankState::OwnedPart RankState::OwnedPartOf(int state, ParameterId id, ElementRange elements) const {
-  if (!IsFactor(state)) return OwnedPartOf(id, elements);
-  const ElementRange owned = state_.groups[model_.parameters[id].group].factor_placement->Owned(runtime_.rank());
-  const int64_t offset = FactorsOf(state, id)->offset_elements;
-  const ElementRange mine = Intersect(owned, {offset + elements.begin, offset + elements.end});
-  if (mine.begin >= mine.end) return {.range = {elements.begin, elements.begin}};
-  return {{mine.begin - offset, mine.end - offset}, mine.begin - owned.begin};
+  const ElementRange owned = Owned(state_.groups[model_.parameters[id].group], Declared(state));
+  const int64_t begin = PlaceOf(state, id).begin;
+  const ElementRange mine = Intersect(owned, {begin + elements.begin, begin + elements.end});
+  if (mine.begin == mine.end) return {.range = {elements.begin, elements.begin}};
+  return {{mine.begin - begin, mine.end - begin}, mine.begin - owned.begin};
 }
 
 absl::Status RankState::WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values) {

@@ -48,7 +48,6 @@ absl::Status VisitState(const JobState& state, Visit&& visit) {
     }
     SHALE_RETURN_IF_ERROR(present(placement.state, group.master));
     SHALE_RETURN_IF_ERROR(present(placement.state, group.low));
-    SHALE_RETURN_IF_ERROR(present(placement.state, group.factors));
     for (const Tensor& tensor : group.states) SHALE_RETURN_IF_ERROR(present(placement.state, tensor));
   }
   return absl::OkStatus();

@@ -67,11 +67,11 @@ CpuArena::~CpuArena() {
   allocated_bytes_ -= size_bytes_;
 }
 
-void CpuArena::MakeResident(absl::Span<const Range> ranges) {
-  std::vector<Range> pages;  // Huge pages, which the threads take in turn.
-  for (const Range& range : ranges) {
-    for (int64_t at = range.begin_bytes, next; at < range.end_bytes; at = next) {
-      next = std::min(RoundUp(at + 1, kHugePageBytes), range.end_bytes);
+void CpuArena::MakeResident(absl::Span<const ByteRange> ranges) {
+  std::vector<ByteRange> pages;  // Huge pages, which the threads take in turn.
+  for (const ByteRange& range : ranges) {
+    for (int64_t at = range.begin, next; at < range.end; at = next) {
+      next = std::min(RoundUp(at + 1, kHugePageBytes), range.end);
       pages.push_back({at, next});
     }
   }
@@ -79,9 +79,9 @@ void CpuArena::MakeResident(absl::Span<const Range> ranges) {
   std::atomic<size_t> taken = 0;
   const auto populate = [&] {
     for (size_t i; (i = taken++) < pages.size();) {
-      const int64_t begin = RoundDown(pages[i].begin_bytes, small);
+      const int64_t begin = RoundDown(pages[i].begin, small);
       // If the system does not support this advice, pages become resident when they are touched.
-      if (madvise(base_ + begin, pages[i].end_bytes - begin, MADV_POPULATE_WRITE) != 0) return;
+      if (madvise(base_ + begin, pages[i].end - begin, MADV_POPULATE_WRITE) != 0) return;
     }
   };
   const size_t threads = std::min<size_t>(std::max(threads_, 1), pages.size());

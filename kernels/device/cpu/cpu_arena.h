@@ -20,7 +20,7 @@ class CpuArena : public Arena {
                                                           std::atomic<int64_t>& allocated_bytes, int threads);
   ~CpuArena() override;
 
-  void MakeResident(absl::Span<const Range> ranges) override;
+  void MakeResident(absl::Span<const ByteRange> ranges) override;
 
  private:
   CpuArena(std::atomic<int64_t>& allocated_bytes, int threads) : allocated_bytes_(allocated_bytes), threads_(threads) {}

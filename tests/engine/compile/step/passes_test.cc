@@ -184,7 +184,7 @@ TEST_F(PassTest, StateComesInOneGroupAheadAndGoesOutAtOnce) {
                           "compute Lion", "copy Offload c.m"));
 }
 
-TEST_F(PassTest, PassesOfAdafactorReadWhatComesInForTheirUpdate) {
+TEST_F(PassTest, WhatMakesADirectionReadsWhatComesInForItsUpdate) {
   std::vector<Group> groups;
   for (const char* name : {"a", "b", "c"}) groups.push_back(AddGroup(name, MemoryKind::kHost));
   const BufferId totals = builder_.AddBuffer("totals", 24), sums = builder_.AddBuffer("sums", 32);
@@ -197,8 +197,12 @@ TEST_F(PassTest, PassesOfAdafactorReadWhatComesInForTheirUpdate) {
     const Instruction update = program.instructions.back();
     program.instructions.pop_back();
     Instruction sum = update, scale = update;
+    const Tensor step = std::get<Op>(update.action).As<Update>()->update_5;
     sum.action = Op(Adafactor{.gradient_P = Vector(groups[i].gradient), .sums = Vector(sums)});
-    scale.action = Op(Adafactor{.stage = Adafactor::Stage::kScale, .master_P = Vector(groups[i].moment)});
+    scale.action = Op(Adafactor{.stage = Adafactor::Stage::kScale,
+                                .master_P = Vector(groups[i].moment),
+                                .moments = Vector(sums),
+                                .step_5 = step});
     for (const Instruction& instruction : {sum, scale, update}) program.instructions.push_back(instruction);
   }
   StepProgram program = builder_.Finish();

@@ -86,7 +86,7 @@ TEST(CpuDeviceTest, MakeResidentTakesThePagesOfItsRangesAndKeepsTheContents) {
     base[5 * kMiB] = std::byte{7};
     (*arena)->MakeResident({});
     EXPECT_EQ(ResidentPages(**arena, 8 * kMiB, kBytes), 0);
-    const Arena::Range ranges[] = {{4 * kMiB - 3, 14 * kMiB + 7}, {20 * kMiB, 20 * kMiB}, {kBytes - 5 * kMiB, kBytes}};
+    const ByteRange ranges[] = {{4 * kMiB - 3, 14 * kMiB + 7}, {20 * kMiB, 20 * kMiB}, {kBytes - 5 * kMiB, kBytes}};
     (*arena)->MakeResident(ranges);
     EXPECT_EQ(base[5 * kMiB], std::byte{7});
     // Huge pages may reach past the ends.
