@@ -114,13 +114,14 @@ auto WithFloat8(DType dtype, const Run& run) {
   return dtype == DType::kFloat8E4M3 ? run(Float8E4M3()) : run(Float8E5M2());
 }
 
-// [Note: scales of fp8] A tensor in fp8 has one scale. Its elements are the numbers of the tensor times `factor`, and a
-// matmul multiplies its result by 1 / factor of each operand. The factor maps the largest magnitude of the tensor,
-// `maximum`, to the largest value of the format:
+// [Note: scales of fp8] A tensor in fp8 has one scale, or one for each of its parts ([Note: blockwise scales] in
+// kernels/float8_scales.h). Its elements are the numbers of the tensor times `factor`, and a matmul multiplies its
+// result by 1 / factor of each operand. The factor maps the largest magnitude of the tensor or part, `maximum`, to the
+// largest value of the format:
 //
 //   factor = fp32(largest / max(fp64(maximum), 1e-12)),    scale = fp32(1 / factor)
 //
-// This is the tensorwise dynamic scaling of torchao (torchao/float8, amax_to_scale). If a tensor has an infinity, its
+// This is the dynamic scaling of torchao (torchao/float8, amax_to_scale). If a tensor or part has an infinity, its
 // factor is 0 and its scale infinite; with a NaN both are NaN. So results are not finite either, which a step notices.
 constexpr float Float8Factor(DType dtype, float maximum) {
   constexpr double kLeast = 1e-12;
