@@ -34,8 +34,9 @@ int64_t BitsOf(float x) { return std::bit_cast<int32_t>(x); }
 // The bindings name all members, so that a new attribute does not compile until it is here.
 std::vector<int64_t> MatMul::LibraryAttributes() const {
   const auto& [a, b, bias, c, packed_b, scale_a, scale_b, transpose_a, transpose_b, accumulate, b_is_packed,
-               fast_accumulation, scale] = *this;
-  return {transpose_a, transpose_b, accumulate, b_is_packed, fast_accumulation, BitsOf(scale)};
+               fast_accumulation, scales, scale] = *this;
+  return {transpose_a,  transpose_b, accumulate, b_is_packed, fast_accumulation, static_cast<int64_t>(scales),
+          BitsOf(scale)};
 }
 std::vector<int64_t> AttentionForward::LibraryAttributes() const {
   const auto& [q, k, v, out, lse, position_ids, scale, window, causal, cap] = *this;

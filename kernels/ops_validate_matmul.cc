@@ -23,6 +23,16 @@ void CheckFloat8Matrix(OpChecker& c, absl::string_view name, const Tensor& t, ab
             " elements apart; wanted a multiple of ", kFloat8Multiple, " in a matmul of fp8 matrices");
 }
 
+// Requires the scales of a matrix in fp8.
+void CheckScales(OpChecker& c, absl::string_view name, const Tensor& t, const Float8ScaleMatrix& scales) {
+  Dim one{"", 1}, rows{"", scales.rows}, columns{"", scales.columns};
+  if (scales.scales == Float8Scales::kOne) {
+    c.Typed(name, t, DType::kFloat32, {&one});
+  } else {
+    c.Typed(name, t, DType::kFloat32, {&rows, &columns});
+  }
+}
+
 void CheckFloat8Matrices(OpChecker& c, const MatMul& op, Dim& M, Dim& N, Dim& K) {
   c.Require(op.transpose_b && !op.transpose_a, "transpose_a is ", op.transpose_a, " and transpose_b is ",
             op.transpose_b, "; wanted transpose_b alone, because fp8 matrices are multiplied as a b^T");
@@ -30,11 +40,17 @@ void CheckFloat8Matrices(OpChecker& c, const MatMul& op, Dim& M, Dim& N, Dim& K)
   CheckFloat8Matrix(c, "b", op.b, "N", N, K);
   c.Require(op.a.dtype == DType::kFloat8E4M3 || op.b.dtype == DType::kFloat8E4M3, "a is ", op.a.ToString(),
             " and b is ", op.b.ToString(), "; wanted one of them in f8e4m3");
-  Dim one{"", 1};
-  c.Typed("scale_a", op.scale_a_1, DType::kFloat32, {&one});
-  c.Typed("scale_b", op.scale_b_1, DType::kFloat32, {&one});
   c.Require(op.scale == 1, "scale is ", op.scale, " for fp8 matrices; wanted 1: scale_a and scale_b scale them");
   c.Require(!op.packed_b.present(), "packed_b is given for fp8 matrices; wanted none");
+  // Below, shapes of a and b are known to fit.
+  if (!c.ok()) return;
+  const bool one = op.scales == Float8Scales::kOne;
+  CheckScales(c, "scale_a", op.scale_a, Float8ScaleMatrix::Of(one ? op.scales : Float8Scales::kTiles, M.size, K.size));
+  CheckScales(c, "scale_b", op.scale_b, Float8ScaleMatrix::Of(op.scales, N.size, K.size));
+  c.Require(one || M.size % kFloat8RowMultiple == 0, "a is ", op.a.ToString(), "; wanted M to be a multiple of ",
+            kFloat8RowMultiple, " in a matmul of fp8 matrices with blockwise scales");
+  c.Require(one || !op.fast_accumulation, "fast_accumulation is set for fp8 matrices with blockwise scales; wanted it ",
+            "only if each has one scale");
 }
 
 void CheckMatrices(OpChecker& c, const MatMul& op, Dim& M, Dim& N, Dim& K) {
@@ -50,9 +66,11 @@ void CheckMatrices(OpChecker& c, const MatMul& op, Dim& M, Dim& N, Dim& K) {
     c.Act("b", op.b, b, {&K, &N}, Layout::kDenseRows);
   }
   for (const auto& [name, scale] :
-       {std::pair<absl::string_view, const Tensor*>{"scale_a", &op.scale_a_1}, {"scale_b", &op.scale_b_1}}) {
+       {std::pair<absl::string_view, const Tensor*>{"scale_a", &op.scale_a}, {"scale_b", &op.scale_b}}) {
     c.Require(!scale->present(), name, " is given, and a is ", op.a.ToString(), "; wanted it for fp8 matrices only");
   }
+  c.Require(op.scales == Float8Scales::kOne, "scales are not kOne, and a is ", op.a.ToString(),
+            "; wanted others for fp8 matrices only");
   c.Require(!op.fast_accumulation, "fast_accumulation is set, and a is ", op.a.ToString(),
             "; wanted it for fp8 matrices only");
 }
@@ -91,17 +109,33 @@ void Check(OpChecker& c, const AbsMax& op) {
 }
 
 void Check(OpChecker& c, const QuantizeFloat8& op) {
-  Dim R{"R"}, C{"C"}, one{"", 1};
+  Dim R{"R"}, C{"C"};
   c.Act("x", op.x_RC, {&R, &C}, Layout::kDenseRows);
-  c.Typed("maximum", op.maximum_1, DType::kFloat32, {&one});
   c.Require(op.out_RC.present() || op.transposed_CR.present(),
             "out and transposed are both missing; wanted at least one of them");
-  const bool has_out = op.out_RC.present();
+  const bool has_out = op.out_RC.present(), one = op.scales == Float8Scales::kOne;
   const Tensor& first = has_out ? op.out_RC : op.transposed_CR;
   c.Require(IsFloat8(first.dtype), has_out ? "out" : "transposed", " is ", first.ToString(), "; wanted ", kFormats);
   if (has_out) c.Typed("out", op.out_RC, first.dtype, {&R, &C});
   if (op.transposed_CR.present()) c.Typed("transposed", op.transposed_CR, first.dtype, {&C, &R});
-  c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
+  const struct {
+    absl::string_view name;
+    const Tensor& tensor;
+    bool wanted;
+    Float8ScaleMatrix scales;
+  } operands[] = {
+      {"maximum", op.maximum_1, one, {}},
+      {"scale", op.scale_1, one, {}},
+      {"out_scales", op.out_scales, !one && has_out, Float8ScaleMatrix::Of(op.scales, R.size, C.size)},
+      {"transposed_scales", op.transposed_scales, !one && op.transposed_CR.present(),
+       Float8ScaleMatrix::Of(op.scales, C.size, R.size)},
+  };
+  for (const auto& [name, tensor, wanted, scales] : operands) {
+    if (!c.ok()) return;
+    if (wanted) CheckScales(c, name, tensor, scales);
+    c.Require(wanted || !tensor.present(), name, " is ", tensor.ToString(), "; wanted none, because ",
+              one ? "the matrix has one scale" : "tiles and blocks have their own scales, beside the matrix of each");
+  }
 }
 
 void Check(OpChecker& c, const TransposeFloat8& op) {

@@ -59,6 +59,9 @@ struct GraphOptions {
   // matmuls]).
   bool float8_matmuls = false;
   DType float8_gradients = DType::kFloat8E5M2;
+  // Whether tiles and blocks of these matrices have scales of their own ([Note: blockwise scales] in
+  // kernels/float8_scales.h), instead of one scale for each matrix.
+  bool float8_blockwise = false;
   // For each group of the optimizer, the name patterns of its parameters, which are updated by settings of their own. A
   // parameter belongs to the first group with a pattern that matches its name. See [Note: groups of the optimizer].
   std::vector<std::vector<std::string>> optimizer_groups;

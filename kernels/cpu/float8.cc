@@ -25,6 +25,16 @@ namespace shale::cpu {
 
 constexpr int64_t kTile = 64;  // Rows and columns of a tile.
 
+constexpr int32_t kInfinity = 0x7F800000, kNan = 0x7FC00000;
+
+// Returns the magnitude of these bits, with one NaN in place of all.
+inline float MagnitudeOf(int32_t bits) { return std::bit_cast<float>(bits > kInfinity ? kNan : bits); }
+
+// The factors of the rows and of the columns of one block of a matrix.
+struct BlockFactors {
+  float of_row[kFloat8Block], of_column[kFloat8Block];
+};
+
 }  // namespace shale::cpu
 #endif
 
@@ -81,10 +91,69 @@ void QuantizeBand(const QuantizeFloat8& op, float factor, int64_t begin, int64_t
   }
 }
 void QuantizeRows(const QuantizeFloat8& op, float factor, int64_t begin, int64_t end) {
-  const DType format = (op.out_RC.present() ? op.out_RC : op.transposed_CR).dtype;
-  WithFloat8(format, [&](auto code) HWY_ATTR {
+  WithFloat8(op.format(), [&](auto code) HWY_ATTR {
     ForElementType(op.x_RC.dtype, [&](auto element) HWY_ATTR {
       QuantizeBand<decltype(code), decltype(element)>(op, factor, begin, end);
+    });
+  });
+}
+
+// Returns the factors of the block of a matrix that begins at x.
+template <class T>
+BlockFactors FactorsOf(const QuantizeFloat8& op, const T* x, int64_t rows, int64_t columns) {
+  int32_t of_row[kFloat8Block] = {}, of_column[kFloat8Block] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int32_t bits = std::bit_cast<int32_t>(ToFloat(x[r * op.x_RC.stride(0) + c])) & 0x7FFFFFFF;
+      of_row[r] = std::max(of_row[r], bits);
+      of_column[c] = std::max(of_column[c], bits);
+    }
+  }
+  if (op.scales == Float8Scales::kBlocks) {
+    const int32_t largest = *std::max_element(of_row, of_row + rows);
+    std::fill_n(of_row, rows, largest);
+    std::fill_n(of_column, columns, largest);
+  }
+  BlockFactors factors;
+  for (int64_t r = 0; r < rows; ++r) factors.of_row[r] = Float8Factor(op.format(), MagnitudeOf(of_row[r]));
+  for (int64_t c = 0; c < columns; ++c) factors.of_column[c] = Float8Factor(op.format(), MagnitudeOf(of_column[c]));
+  return factors;
+}
+
+// Quantizes the block that begins at this row and column, and writes its scales.
+template <class Format, class T>
+void QuantizeBlock(const QuantizeFloat8& op, int64_t first_row, int64_t first_column) {
+  const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1);
+  const int64_t rows = std::min(kFloat8Block, R - first_row), columns = std::min(kFloat8Block, C - first_column);
+  const T* const x = op.x_RC.as<const T>() + first_row * op.x_RC.stride(0) + first_column;
+  const BlockFactors factors = FactorsOf(op, x, rows, columns);
+  if (op.out_RC.present()) {
+    const Float8ScaleMatrix scales = Float8ScaleMatrix::Of(op.scales, R, C);
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const row = x + r * op.x_RC.stride(0);
+      QuantizeT(row, columns, factors.of_row[r], op.out_RC.as<Format>() + (first_row + r) * C + first_column);
+      op.out_scales.as<float>()[scales.PlaceOf(first_row + r, first_column)] = 1 / factors.of_row[r];
+    }
+  }
+  if (op.transposed_CR.present()) {
+    const Float8ScaleMatrix scales = Float8ScaleMatrix::Of(op.scales, C, R);
+    for (int64_t c = 0; c < columns; ++c) {
+      Format* const to = op.transposed_CR.as<Format>() + (first_column + c) * R + first_row;
+      for (int64_t r = 0; r < rows; ++r) {
+        to[r] = SaturateToFloat8<Format>(ToFloat(x[r * op.x_RC.stride(0) + c]) * factors.of_column[c]);
+      }
+      op.transposed_scales.as<float>()[scales.PlaceOf(first_column + c, first_row)] = 1 / factors.of_column[c];
+    }
+  }
+}
+
+// Quantizes all blocks that begin at this row.
+void QuantizeBlocks(const QuantizeFloat8& op, int64_t first_row) {
+  WithFloat8(op.format(), [&](auto code) HWY_ATTR {
+    ForElementType(op.x_RC.dtype, [&](auto element) HWY_ATTR {
+      for (int64_t column = 0; column < op.x_RC.dim(1); column += kFloat8Block) {
+        QuantizeBlock<decltype(code), decltype(element)>(op, first_row, column);
+      }
     });
   });
 }
@@ -96,14 +165,24 @@ HWY_AFTER_NAMESPACE();
 namespace shale::cpu {
 
 HWY_EXPORT(LargestBitsOfRows);
+HWY_EXPORT(QuantizeBlocks);
 HWY_EXPORT(QuantizeRows);
 
 namespace {
 
+// Quantizes a matrix whose parts have scales of their own.
+void QuantizeParts(const QuantizeFloat8& op, Team& team) {
+  for (const Tensor* scales : {&op.out_scales, &op.transposed_scales}) {
+    if (scales->present()) std::memset(scales->data, 0, static_cast<size_t>(scales->extent_bytes()));
+  }
+  ParallelFor(team, op.x_RC.dim(0), kFloat8Block, [&](int64_t begin, int64_t) {
+    HWY_DYNAMIC_DISPATCH(QuantizeBlocks)(op, begin);
+  });
+}
+
 // Returns the largest of the magnitudes whose bits find(begin, end) returns for blocks of n items.
 template <class Find>
 float LargestOf(Team& team, int64_t n, int64_t block, const Find& find) {
-  constexpr int32_t kInfinity = 0x7F800000, kNan = 0x7FC00000;
   std::atomic<int32_t> largest = 0;
   ParallelFor(team, n, block, [&](int64_t begin, int64_t end) {
     const int32_t found = find(begin, end);
@@ -111,7 +190,7 @@ float LargestOf(Team& team, int64_t n, int64_t block, const Find& find) {
     while (found > before && !largest.compare_exchange_weak(before, found, std::memory_order_relaxed)) {
     }
   });
-  return std::bit_cast<float>(largest > kInfinity ? kNan : largest.load());
+  return MagnitudeOf(largest.load());
 }
 
 // Returns elements of a vector as a matrix of one row.
@@ -139,8 +218,11 @@ absl::Status Run(const AbsMax& op, Scratch scratch, const Context& context) {
 }
 
 absl::Status Run(const QuantizeFloat8& op, Scratch scratch, const Context& context) {
-  const DType format = (op.out_RC.present() ? op.out_RC : op.transposed_CR).dtype;
-  const float factor = Float8Factor(format, *op.maximum_1.as<const float>());
+  if (op.scales != Float8Scales::kOne) {
+    QuantizeParts(op, *context.team);
+    return absl::OkStatus();
+  }
+  const float factor = Float8Factor(op.format(), *op.maximum_1.as<const float>());
   ParallelFor(*context.team, op.x_RC.dim(0), kTile, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(QuantizeRows)(op, factor, begin, end);
   });

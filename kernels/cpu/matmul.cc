@@ -27,6 +27,7 @@ MatMulShape ShapeOf(const MatMul& op) {
     shape.dtype = op.bias_N.present() ? op.bias_N.dtype : op.c_MN.dtype;
     shape.a_float8 = op.a.dtype;
     shape.b_float8 = op.b.dtype;
+    shape.scales = op.scales;
   }
   shape.bias = op.bias_N.present();
   shape.accumulate = op.accumulate;
@@ -76,8 +77,8 @@ absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
                                 .b = op.b.data,
                                 .bias = op.bias_N.data,
                                 .c = op.c_MN.data,
-                                .scale_a = op.scale_a_1.as<const float>(),
-                                .scale_b = op.scale_b_1.as<const float>(),
+                                .scale_a = op.scale_a.as<const float>(),
+                                .scale_b = op.scale_b.as<const float>(),
                                 .packed_b = {op.packed_b.as<std::byte>(), op.packed_b.extent_bytes()},
                                 .b_is_packed = op.b_is_packed,
                                 .scratch = scratch};

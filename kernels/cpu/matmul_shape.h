@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "kernels/float8_scales.h"
 #include "kernels/op_backend.h"
 #include "kernels/tensor.h"
 
@@ -22,6 +23,7 @@ struct MatMulShape {
   DType c_dtype = DType::kFloat32;  // f32, bf16 or f16.
   // Matrices in fp8: their dtypes, in place of `dtype`. Both are set, or neither is.
   std::optional<DType> a_float8, b_float8;
+  Float8Scales scales = Float8Scales::kOne;  // Of these (MatMul::scales).
   bool bias = false;
   bool accumulate = false;
   float scale = 1;  // Finite; 1 if there is a bias, or if a and b are fp8.
@@ -35,7 +37,7 @@ struct MatMulOperands {
   const void* b = nullptr;
   const void* bias = nullptr;  // If the shape has one.
   void* c = nullptr;
-  const float* scale_a = nullptr;  // If a and b are fp8; both are then factors of the product.
+  const float* scale_a = nullptr;  // The scales of a and b, if these are fp8.
   const float* scale_b = nullptr;
   Scratch packed_b;          // Memory for packed b, of PackedBytes; null: b is packed in scratch.
   bool b_is_packed = false;  // packed_b holds b already.

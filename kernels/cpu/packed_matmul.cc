@@ -39,6 +39,16 @@ void WidenRows(const T* from, int64_t from_stride, int64_t rows, int64_t columns
   }
 }
 
+// Multiplies the numbers of strips, which begin at row (column) r and at k of an operand, by the scales of its parts.
+// `width` is that of a strip, `count` the rows that exist.
+void ScaleParts(const Float8ScaleMatrix& matrix, const float* scales, int64_t r, int64_t k, int64_t count,
+                int64_t depth, int64_t width, int64_t strip_stride, float* strips) {
+  for (int64_t i = 0; i < count; ++i) {
+    float* const strip = strips + i / width * strip_stride + i % width;
+    for (int64_t j = 0; j < depth; ++j) strip[j * width] *= scales[matrix.PlaceOf(r + i, k + j)];
+  }
+}
+
 }  // namespace
 
 PackedMatMul::PackedMatMul(const MatMulShape& shape, int threads) : shape_(shape), threads_(threads) {
@@ -131,6 +141,10 @@ void PackedMatMul::PackChunk(const Piece& piece, int64_t chunk, const MatMulOper
   }
   float* const to = piece.packed + n * piece.depth + k * strip_columns_;
   PackColumnStrips(from, columns, depth, to, strip_columns_ * piece.depth);
+  if (shape_.scales != Float8Scales::kOne) {
+    ScaleParts(Float8ScaleMatrix::Of(shape_.scales, shape_.n, shape_.k), operands.scale_b, piece.n + n, piece.k + k,
+               columns, depth, strip_columns_, strip_columns_ * piece.depth, to);
+  }
 }
 
 void PackedMatMul::RunTile(const Piece& piece, int64_t tile, int thread, const MatMulOperands& operands) const {
@@ -152,12 +166,18 @@ void PackedMatMul::RunTile(const Piece& piece, int64_t tile, int thread, const M
   }
 
   const StripSource source{operands.a, shape_.a_dtype(), shape_.a_stride_m, shape_.a_stride_k};
+  const bool parts = shape_.scales != Float8Scales::kOne;
+  const Float8ScaleMatrix scales_of_a = Float8ScaleMatrix::Of(Float8Scales::kTiles, shape_.m, shape_.k);
   const float scale = shape_.a_float8.has_value() ? *operands.scale_a * *operands.scale_b : shape_.scale;
   for (int64_t k = 0; k < std::max<int64_t>(piece.depth, 1); k += block_) {
     const int64_t at = piece.k + k, depth = std::min(block_, piece.depth - k);
     const bool first = at == 0, last = at + depth >= shape_.k;
     PackRowStrips(source.At(m, at), rows, depth, a, strip_rows_ * depth);
-    if (scale != 1) Scale(scale, RoundUp(rows, strip_rows_) * depth, a);
+    if (parts) {
+      ScaleParts(scales_of_a, operands.scale_a, m, at, rows, depth, strip_rows_, strip_rows_ * depth, a);
+    } else if (scale != 1) {
+      Scale(scale, RoundUp(rows, strip_rows_) * depth, a);
+    }
     if (first && shape_.accumulate && sums_are_apart()) {
       if (shape_.c_dtype == DType::kBFloat16) {
         WidenRows(reinterpret_cast<const BFloat16*>(c), shape_.c_stride_m, rows, columns, sums.data, sums.stride);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/element_range.h"
+#include "kernels/float8_scales.h"
 #include "kernels/op.h"
 #include "kernels/tensor.h"
 
@@ -30,15 +31,27 @@ struct AbsMax {
 };
 
 // out = x * factor in fp32, rounded to its format; what is beyond the format becomes its largest value. `transposed`
-// gets the same numbers in columns. scale = 1 / factor. kernels/float8.h has the formats, and the formula of the factor
-// ([Note: scales of fp8]). The bits are the same on every device, except those of NaNs.
+// gets the same of the columns of x. scale = 1 / factor. kernels/float8.h has the formats, and the formula of the
+// factor ([Note: scales of fp8]). The bits are the same on every device, except those of NaNs.
+//
+// With kOne there is one factor, that of `maximum`. Otherwise each tile or block of out has its own, that of its
+// maximum, and so has each of `transposed` (kernels/float8_scales.h). A tile of out lies along a row of x and one of
+// transposed along a column, so these two differ in their numbers too.
 struct QuantizeFloat8 {
   static constexpr absl::string_view kName = "QuantizeFloat8";
-  Tensor x_RC;           // act, rows may be strided
-  Tensor maximum_1;      // f32, of AbsMax
-  Tensor out_RC;         // f8e4m3 or f8e5m2; optional
-  Tensor transposed_CR;  // of the dtype of out; optional, but one of the two is given
-  Tensor scale_1;        // f32
+  Tensor x_RC;               // act, rows may be strided
+  Tensor maximum_1;          // f32, of AbsMax; only with kOne
+  Tensor out_RC;             // f8e4m3 or f8e5m2; optional
+  Tensor transposed_CR;      // of the dtype of out; optional, but one of the two is given
+  Tensor scale_1;            // f32; only with kOne
+  Tensor out_scales;         // f32, as Float8ScaleMatrix says; without kOne, if out is given
+  Tensor transposed_scales;  // the same of transposed
+  Float8Scales scales = Float8Scales::kOne;
+  // The scales of out, and those of transposed.
+  const Tensor& scale_of_out() const { return scales == Float8Scales::kOne ? scale_1 : out_scales; }
+  const Tensor& scale_of_transposed() const { return scales == Float8Scales::kOne ? scale_1 : transposed_scales; }
+  // Returns the dtype of out and transposed.
+  DType format() const { return (out_RC.present() ? out_RC : transposed_CR).dtype; }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("x", op.x_RC, Access::kRead);
@@ -46,6 +59,8 @@ struct QuantizeFloat8 {
     v("out", op.out_RC, Access::kWrite);
     v("transposed", op.transposed_CR, Access::kWrite);
     v("scale", op.scale_1, Access::kWrite);
+    v("out_scales", op.out_scales, Access::kWrite);
+    v("transposed_scales", op.transposed_scales, Access::kWrite);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/ops/float8.h"
 #include "kernels/reference/element.h"
@@ -13,6 +14,29 @@ namespace {
 
 // Returns the larger one, or NaN if one of them is not a number.
 double Larger(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b); }
+
+// Quantizes x, or its transpose if `transposes` is set, to a matrix whose parts have scales of their own.
+void QuantizeParts(const Tensor& x, bool transposes, Float8Scales kind, const Tensor& out_RC, const Tensor& scales) {
+  const int64_t R = out_RC.dim(0), C = out_RC.dim(1);
+  const auto at = [&](int64_t r, int64_t c) { return Get(x, transposes ? RowOffset(x, c) + r : RowOffset(x, r) + c); };
+  const Float8ScaleMatrix matrix = Float8ScaleMatrix::Of(kind, R, C);
+  std::vector<double> maxima(matrix.elements());
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t c = 0; c < C; ++c) {
+      double& maximum = maxima[matrix.PlaceOf(r, c)];
+      maximum = Larger(maximum, std::abs(at(r, c)));
+    }
+  }
+  for (int64_t i = 0; i < matrix.elements(); ++i) Put(scales, i, 0);
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t c = 0; c < C; ++c) {
+      const int64_t place = matrix.PlaceOf(r, c);
+      const float factor = Float8Factor(out_RC.dtype, static_cast<float>(maxima[place]));
+      Put(out_RC, r * C + c, static_cast<float>(at(r, c)) * factor);
+      scales.as<float>()[place] = 1 / factor;
+    }
+  }
+}
 
 }  // namespace
 
@@ -29,14 +53,19 @@ absl::Status Reference(const AbsMax& op) {
 
 // Unlike other ops, this one and QuantizeShard round to fp32 on their way: x * factor, which is then rounded to fp8.
 absl::Status Reference(const QuantizeFloat8& op) {
-  const bool has_out = op.out_RC.present();
+  const bool has_out = op.out_RC.present(), has_transposed = op.transposed_CR.present();
+  if (op.scales != Float8Scales::kOne) {
+    if (has_out) QuantizeParts(op.x_RC, false, op.scales, op.out_RC, op.out_scales);
+    if (has_transposed) QuantizeParts(op.x_RC, true, op.scales, op.transposed_CR, op.transposed_scales);
+    return absl::OkStatus();
+  }
   const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1);
-  const float factor = Float8Factor((has_out ? op.out_RC : op.transposed_CR).dtype, op.maximum_1.as<const float>()[0]);
+  const float factor = Float8Factor(op.format(), op.maximum_1.as<const float>()[0]);
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t c = 0; c < C; ++c) {
       const float scaled = static_cast<float>(Get(op.x_RC, RowOffset(op.x_RC, r) + c)) * factor;
       if (has_out) Put(op.out_RC, r * C + c, scaled);
-      if (op.transposed_CR.present()) Put(op.transposed_CR, c * R + r, scaled);
+      if (has_transposed) Put(op.transposed_CR, c * R + r, scaled);
     }
   }
   op.scale_1.as<float>()[0] = 1 / factor;

@@ -46,6 +46,7 @@ struct Precision {
   DType dtype, gradients;
   DType reduce = DType::kFloat32;
   std::optional<DType> float8_gradients;  // As RunOptions::float8_gradients.
+  bool float8_blockwise = false;
 };
 
 // Two orders of summing differ by some roundings of fp32 (see tests/engine/laws_test.cc). With bf16 activations or
@@ -115,6 +116,7 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
     RunOptions options;
     options.model = model;
     options.float8_gradients = precision.float8_gradients;
+    options.float8_blockwise = precision.float8_blockwise;
     options.dtype = precision.dtype;
     options.position_ids = K == 2;  // Packed documents obey the same laws.
     const absl::StatusOr<RunResult> one = RunJob(options, tokens);
@@ -174,7 +176,8 @@ std::vector<MeshAndPrecision> MeshesAndPrecisions() {
           {"Bf16", DType::kBFloat16, DType::kFloat32},
           {"Bf16Gradients", DType::kBFloat16, DType::kBFloat16},
           {"Bf16Reduce", DType::kBFloat16, DType::kFloat32, DType::kBFloat16},
-          {"Fp8", DType::kBFloat16, DType::kFloat32, DType::kFloat32, DType::kFloat8E5M2}}) {
+          {"Fp8", DType::kBFloat16, DType::kFloat32, DType::kFloat32, DType::kFloat8E5M2},
+          {"Fp8Blockwise", DType::kBFloat16, DType::kFloat32, DType::kFloat32, DType::kFloat8E4M3, true}}) {
       // The sizes of fp8 take their time, and what it computes depends on no mesh.
       if (precision.float8_gradients && mesh.shard == 3) continue;
       all.push_back({mesh, precision, std::ssize(all)});

@@ -37,15 +37,6 @@ Tokens Batch(int64_t sequences) {
   return RandomTokens(sequences, kFloat8Length, Float8Decoder().vocabulary, /*seed=*/71);
 }
 
-// Calls visit(op) for each op of a kind in the program.
-template <class Kind, class Visitor>
-void ForEachOp(const StepProgram& program, Visitor&& visit) {
-  for (const Instruction& instruction : program.instructions) {
-    const Op* op = std::get_if<Op>(&instruction.action);
-    if (const Kind* found = op == nullptr ? nullptr : op->As<Kind>()) visit(*found, instruction);
-  }
-}
-
 // Returns the bytes of the activations that wait for backward, by name.
 std::map<std::string, int64_t> KeptBytes(const RunResult& result) {
   std::map<std::string, int64_t> kept;

@@ -157,6 +157,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .fp32_logits = options.fp32_logits,
                              .float8_matmuls = options.float8_gradients.has_value(),
                              .float8_gradients = options.float8_gradients.value_or(DType::kFloat8E5M2),
+                             .float8_blockwise = options.float8_blockwise,
                              .optimizer_groups = options.optimizer_groups};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
                          options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));

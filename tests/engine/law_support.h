@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "engine/compile/program/program.h"
 #include "tests/engine/job_harness.h"
 
 namespace shale::testing {
@@ -13,6 +14,15 @@ namespace shale::testing {
 // Runs the job. Reports a failure to GoogleTest, and returns an empty result then.
 RunResult MustRun(const RunOptions& options, const std::vector<Tokens>& batches);
 RunResult MustRun(const RunOptions& options, const Tokens& tokens);
+
+// Calls visit(op, instruction) for each op of a kind in the program.
+template <class Kind, class Visitor>
+void ForEachOp(const StepProgram& program, Visitor&& visit) {
+  for (const Instruction& instruction : program.instructions) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    if (const Kind* found = op == nullptr ? nullptr : op->As<Kind>()) visit(*found, instruction);
+  }
+}
 
 // How weights are stored. kStoredWeights begins with those that have masters.
 struct StoredWeights {

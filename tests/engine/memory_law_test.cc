@@ -155,6 +155,7 @@ void TakeFloat8(int seed, RunOptions& options) {
   decoder->head_width = sizes.head_width;
   decoder->hidden = sizes.hidden;
   options.float8_gradients = seed % 2 == 0 ? DType::kFloat8E5M2 : DType::kFloat8E4M3;
+  options.float8_blockwise = seed / 3 % 2 == 0;
 }
 
 // Returns data for a random job, of at most `most` sequences.
@@ -178,7 +179,9 @@ std::string Describe(const RunOptions& o, int seed) {
       static_cast<int>(o.target_weights), o.position_ids ? ", packed documents" : "",
       o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")),
       ", what is frozen is stored ", ToString(o.frozen_weights), o.fp32_logits ? ", logits in fp32" : "",
-      o.float8_gradients ? absl::StrCat(", matmuls in fp8 and ", ToString(*o.float8_gradients)) : "",
+      o.float8_gradients ? absl::StrCat(o.float8_blockwise ? ", blockwise" : "", ", matmuls in fp8 and ",
+                                        ToString(*o.float8_gradients))
+                         : "",
       absl::StrJoin(o.step.optimizer_groups, "", [](std::string* out, const Optimizer& group) {
         absl::StrAppend(out, ", a group by ", EntryOf(group.kind).name);
       }));

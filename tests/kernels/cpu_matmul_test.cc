@@ -269,8 +269,8 @@ TEST(CpuMatMulTest, MatMulsOfFloat8AreNearToExactOnesAndHaveTheSameBitsOnAnyNumb
     TestMemory memory;
     MatMul op{.a = memory.Random(s.a, {s.m, s.k}),
               .b = memory.Random(s.b, {s.n, s.k}),
-              .scale_a_1 = memory.Values(DType::kFloat32, {1}, {0.7}),
-              .scale_b_1 = memory.Values(DType::kFloat32, {1}, {1.3}),
+              .scale_a = memory.Values(DType::kFloat32, {1}, {0.7}),
+              .scale_b = memory.Values(DType::kFloat32, {1}, {1.3}),
               .transpose_b = true,
               .accumulate = s.accumulate};
     op.c_MN = s.accumulate ? memory.Random(s.c, {s.m, s.n}) : memory.Output(s.c, {s.m, s.n});

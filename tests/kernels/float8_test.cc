@@ -386,8 +386,8 @@ TEST(Float8, SaysWhatMatMulsWant) {
   const MatMul valid{.a = matrix(kE4M3, 5, 32),
                      .b = matrix(kE4M3, 48, 32),
                      .c_MN = matrix(DType::kFloat16, 5, 48),
-                     .scale_a_1 = scale,
-                     .scale_b_1 = scale,
+                     .scale_a = scale,
+                     .scale_b = scale,
                      .transpose_b = true,
                      .fast_accumulation = true};
   const auto refused = [&](const auto& change, const std::string& message) {
@@ -418,7 +418,7 @@ TEST(Float8, SaysWhatMatMulsWant) {
           "transpose_a is 0 and transpose_b is 0; wanted transpose_b alone");
   refused([&](MatMul& op) { op.transpose_a = true; },
           "transpose_a is 1 and transpose_b is 1; wanted transpose_b alone");
-  refused([&](MatMul& op) { op.scale_b_1 = Tensor(); }, "scale_b is missing; wanted f32[1]");
+  refused([&](MatMul& op) { op.scale_b = Tensor(); }, "scale_b is missing; wanted f32[1]");
   refused([&](MatMul& op) { op.scale = 2; }, "scale is 2 for fp8 matrices; wanted 1");
   refused([&](MatMul& op) { op.packed_b = Tensor::Contiguous(DType::kInt16, {64}); },
           "packed_b is given for fp8 matrices; wanted none");

@@ -74,8 +74,8 @@ OpCase MakeFloat8Case(const Float8MatMulCase& s) {
   const int64_t gap = s.strided ? 48 : 0;
   MatMul op{.a = numbers(s.a, s.m, s.k, gap),
             .b = numbers(s.b, s.n, s.k, gap),
-            .scale_a_1 = c.memory.Values(DType::kFloat32, {1}, {s.scale_a}),
-            .scale_b_1 = c.memory.Values(DType::kFloat32, {1}, {s.scale_b}),
+            .scale_a = c.memory.Values(DType::kFloat32, {1}, {s.scale_a}),
+            .scale_b = c.memory.Values(DType::kFloat32, {1}, {s.scale_b}),
             .transpose_b = true,
             .accumulate = s.accumulate,
             .fast_accumulation = s.m % 2 == 1};
@@ -190,8 +190,8 @@ TEST(MatMulTest, ScalesOfFloat8ThatAreNotFiniteLeaveNoResultFinite) {
     const MatMul op{.a = memory.Values(DType::kFloat8E4M3, {3, 16}, std::vector<double>(48, 0.0)),
                     .b = memory.RandomIntegers(DType::kFloat8E4M3, {16, 16}, -2, 3),
                     .c_MN = memory.Output(DType::kBFloat16, {3, 16}),
-                    .scale_a_1 = memory.Values(DType::kFloat32, {1}, {scale}),
-                    .scale_b_1 = memory.Values(DType::kFloat32, {1}, {1}),
+                    .scale_a = memory.Values(DType::kFloat32, {1}, {scale}),
+                    .scale_b = memory.Values(DType::kFloat32, {1}, {1}),
                     .transpose_b = true};
     for (const TestBackend& backend : TestBackends()) {
       SCOPED_TRACE(backend.name);

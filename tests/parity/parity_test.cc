@@ -136,38 +136,58 @@ TEST_P(Parity, Bf16GradientErrorIsAtMostOneAndAHalfOfPyTorchs) {
   RecordProperty("ratio", absl::StrCat(std::sqrt(ours / theirs)));
 }
 
-// torchao's tensorwise dynamic scaling, by make_float8_training_goldens.py. Sums in another order may round a value in
-// fp8 to its other neighbor; the script bounds what that does to the golden itself by half of the tolerance.
-TEST(Float8Parity, FiftyStepsFollowTheCurve) {
-  Golden golden = Load("float8");
+// A golden of make_float8_training_goldens.py, and how the engine computes the same.
+struct Float8Recipe {
+  const char* golden;
+  DType gradients;
+  bool blockwise;
+};
+// torchao's tensorwise dynamic scaling, and the blockwise scaling of DeepSeek-V3.
+constexpr Float8Recipe kFloat8Recipes[] = {{"float8", DType::kFloat8E5M2, false},
+                                           {"float8_blockwise", DType::kFloat8E4M3, true}};
+
+Golden LoadFloat8(const Float8Recipe& recipe) {
+  Golden golden = Load(recipe.golden);
   golden.options.dtype = DType::kBFloat16;
-  golden.options.float8_gradients = DType::kFloat8E5M2;
-  golden.options.steps = 50;
-  const absl::StatusOr<RunResult> result = RunJob(golden.options, golden.curve);
-  ASSERT_TRUE(result.ok()) << result.status();
-  const std::vector<double> curve = Raw<double>(*golden.file, "curve");
-  for (int step = 0; step < 50; ++step) {
-    EXPECT_NEAR(result->losses[step], curve[step], 1e-3 * curve[step]) << "step " << step;
+  golden.options.float8_gradients = recipe.gradients;
+  golden.options.float8_blockwise = recipe.blockwise;
+  return golden;
+}
+
+// Sums in another order may round a value in fp8 to its other neighbor; the script bounds what that does to the golden
+// itself by half of the tolerance.
+TEST(Float8Parity, FiftyStepsFollowTheCurve) {
+  for (const Float8Recipe& recipe : kFloat8Recipes) {
+    SCOPED_TRACE(recipe.golden);
+    Golden golden = LoadFloat8(recipe);
+    golden.options.steps = 50;
+    const absl::StatusOr<RunResult> result = RunJob(golden.options, golden.curve);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const std::vector<double> curve = Raw<double>(*golden.file, "curve");
+    for (int step = 0; step < 50; ++step) {
+      EXPECT_NEAR(result->losses[step], curve[step], 1e-3 * curve[step]) << "step " << step;
+    }
   }
 }
 
-// The gradients tell fp8 from bf16: that of each matrix of a block is nearer to torchao's than to the one that PyTorch
-// computes in bf16. Attention in bf16, which rounds in other places than PyTorch's, makes up the rest.
+// The gradients tell fp8 from bf16: that of each matrix of a block is nearer to the golden's than to the one that
+// PyTorch computes in bf16. Attention in bf16, which rounds in other places than PyTorch's, makes up the rest.
 TEST(Float8Parity, GradientsAreNearerToFp8ThanToBf16) {
-  Golden golden = Load("float8");
-  golden.options.dtype = DType::kBFloat16;
-  golden.options.float8_gradients = DType::kFloat8E5M2;
-  const absl::StatusOr<RunResult> result = RunJob(golden.options, golden.first);
-  ASSERT_TRUE(result.ok()) << result.status();
-  int matrices = 0;
-  for (const auto& [name, gradient] : result->gradients) {
-    if (!absl::StartsWith(name, "blocks.") || absl::StrContains(name, "norm")) continue;
-    ++matrices;
-    const double from_float8 = Distance(gradient, Floats(*golden.file, absl::StrCat("grad/", name)));
-    const double from_bf16 = Distance(gradient, Floats(*golden.file, absl::StrCat("grad_bf16/", name)));
-    EXPECT_LT(from_float8, 0.9 * from_bf16) << name;
+  for (const Float8Recipe& recipe : kFloat8Recipes) {
+    SCOPED_TRACE(recipe.golden);
+    const Golden golden = LoadFloat8(recipe);
+    const absl::StatusOr<RunResult> result = RunJob(golden.options, golden.first);
+    ASSERT_TRUE(result.ok()) << result.status();
+    int matrices = 0;
+    for (const auto& [name, gradient] : result->gradients) {
+      if (!absl::StartsWith(name, "blocks.") || absl::StrContains(name, "norm")) continue;
+      ++matrices;
+      const double from_float8 = Distance(gradient, Floats(*golden.file, absl::StrCat("grad/", name)));
+      const double from_bf16 = Distance(gradient, Floats(*golden.file, absl::StrCat("grad_bf16/", name)));
+      EXPECT_LT(from_float8, 0.9 * from_bf16) << name;
+    }
+    EXPECT_EQ(matrices, 8);
   }
-  EXPECT_EQ(matrices, 8);
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Parity,

@@ -175,6 +175,9 @@ class PlanTest(unittest.TestCase):
         self.refused("name it with --machine", f"--job={_JOBS}/quickstart.textproto", "--hosts=2")
         self.refused(r"compute capability 8\.0; GPUs multiply fp8 matrices from 8\.9 on", "--machine=a100x8",
                      f"--job={_JOBS}/llama3_8b.textproto", "--set=precision={compute: BF16 matmuls: FP8}")
+        self.refused(r"compute capability 10\.0; cuBLASLt multiplies fp8 matrices with blockwise scales on 9\.0 alone",
+                     "--machine=b200x8", f"--job={_JOBS}/llama3_8b.textproto",
+                     "--set=precision={compute: BF16 matmuls: FP8 fp8_scaling: BLOCKWISE}")
 
     def test_says_that_a_profile_does_not_know_the_peak_of_fp8(self):
         settings = ("--set=precision.compute=BF16", "--set=precision.matmuls=FP8")

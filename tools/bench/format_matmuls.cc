@@ -96,8 +96,8 @@ absl::StatusOr<std::vector<FormatRate>> FormatMatMuls::Measure(int64_t m, int64_
     SHALE_ASSIGN_OR_RETURN(op.a, operand(format.a, m, a));
     SHALE_ASSIGN_OR_RETURN(op.b, operand(format.b, n, b));
     if (op.is_float8()) {
-      op.scale_a_1 = Tensor::Contiguous(DType::kFloat32, {1}, scales_->base());
-      op.scale_b_1 = Tensor::Contiguous(DType::kFloat32, {1}, scales_->base() + sizeof(float));
+      op.scale_a = Tensor::Contiguous(DType::kFloat32, {1}, scales_->base());
+      op.scale_b = Tensor::Contiguous(DType::kFloat32, {1}, scales_->base() + sizeof(float));
     }
     absl::StatusOr<std::unique_ptr<MatMulPlan>> plan = PlanOf(op);
     absl::Status refusal = plan.status();

@@ -255,6 +255,29 @@ void AddFloat8(OpCaseMaker& m, std::vector<OpCase>& cases) {
   cases.push_back(m.Finish(quantize, "quantize", ShapeText(quantize.weight_P)));
 }
 
+// Adds the same with blockwise scales: tiles of tokens, and blocks of weights.
+void AddBlockwiseFloat8(OpCaseMaker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  const auto scales = [&](Float8Scales kind, int64_t rows, int64_t columns) {
+    const Float8ScaleMatrix matrix = Float8ScaleMatrix::Of(kind, rows, columns);
+    return m.F32({matrix.rows, matrix.columns});
+  };
+  for (const Float8Scales kind : {Float8Scales::kTiles, Float8Scales::kBlocks}) {
+    for (const bool transposes : {false, true}) {
+      QuantizeFloat8 op{.x_RC = m.Act({s.tokens, s.hidden}),
+                        .out_RC = m.New(DType::kFloat8E4M3, {s.tokens, s.hidden}),
+                        .out_scales = scales(kind, s.tokens, s.hidden),
+                        .scales = kind};
+      if (transposes) {
+        op.transposed_CR = m.New(DType::kFloat8E4M3, {s.hidden, s.tokens});
+        op.transposed_scales = scales(kind, s.hidden, s.tokens);
+      }
+      cases.push_back(
+          m.Finish(op, absl::StrCat(ToString(kind), transposes ? " and transpose" : ""), ShapeText(op.x_RC)));
+    }
+  }
+}
+
 std::string SizesText(const MatMul& op) { return absl::StrCat(op.m(), " x ", op.n(), " x ", op.k()); }
 
 // Adds a linear layer y [T, N] = x [T, K] w^T and its two gradients. The gradient of w comes in two cases: overwriting
@@ -271,27 +294,38 @@ void AddLinear(OpCaseMaker& m, const std::string& layer, int64_t t, int64_t n, i
   }
 }
 
-// Adds the same in fp8, where all sizes allow it: gradients in e5m2, all else in e4m3.
+// Adds the same in fp8, where all sizes allow it: gradients in e5m2, all else in e4m3, with one scale for each matrix;
+// and with blockwise scales all in e4m3.
 void AddFloat8Linear(OpCaseMaker& m, const std::string& layer, int64_t t, int64_t n, int64_t k,
                      std::vector<OpCase>& cases) {
   if (t % kFloat8Multiple != 0 || n % kFloat8Multiple != 0 || k % kFloat8Multiple != 0) return;
-  const auto matmul = [&](DType a, int64_t rows, int64_t columns, int64_t depth, bool is_weight) {
-    return MatMul{.a = m.New(a, {rows, depth}),
-                  .b = m.New(DType::kFloat8E4M3, {columns, depth}),
-                  .c_MN = is_weight ? m.F32({rows, columns}) : m.Act({rows, columns}),
-                  .scale_a_1 = m.F32({1}),
-                  .scale_b_1 = m.F32({1}),
-                  .transpose_b = true};
-  };
-  MatMul forward = matmul(DType::kFloat8E4M3, t, n, k, false);
-  forward.fast_accumulation = true;
-  cases.push_back(m.Finish(forward, layer + " fp8 forward", SizesText(forward)));
-  const MatMul input = matmul(DType::kFloat8E5M2, t, k, n, false);
-  cases.push_back(m.Finish(input, layer + " fp8 dgrad", SizesText(input)));
-  for (const bool accumulate : {false, true}) {
-    MatMul weight = matmul(DType::kFloat8E5M2, n, k, t, true);
-    weight.accumulate = accumulate;
-    cases.push_back(m.Finish(weight, layer + (accumulate ? " fp8 wgrad accumulate" : " fp8 wgrad"), SizesText(weight)));
+  for (const bool blockwise : {false, true}) {
+    const DType gradients = blockwise ? DType::kFloat8E4M3 : DType::kFloat8E5M2;
+    const std::string name = layer + (blockwise ? " blockwise fp8" : " fp8");
+    const auto matmul = [&](DType a, int64_t rows, int64_t columns, int64_t depth, bool is_weight) {
+      MatMul op{.a = m.New(a, {rows, depth}),
+                .b = m.New(DType::kFloat8E4M3, {columns, depth}),
+                .c_MN = is_weight ? m.F32({rows, columns}) : m.Act({rows, columns}),
+                .scale_a = m.F32({1}),
+                .scale_b = m.F32({1}),
+                .transpose_b = true};
+      if (!blockwise) return op;
+      op.scales = is_weight ? Float8Scales::kTiles : Float8Scales::kBlocks;
+      const Float8ScaleMatrix of_a = op.scales_of_a(), of_b = op.scales_of_b();
+      op.scale_a = m.F32({of_a.rows, of_a.columns});
+      op.scale_b = m.F32({of_b.rows, of_b.columns});
+      return op;
+    };
+    MatMul forward = matmul(DType::kFloat8E4M3, t, n, k, false);
+    forward.fast_accumulation = !blockwise;
+    cases.push_back(m.Finish(forward, name + " forward", SizesText(forward)));
+    const MatMul input = matmul(gradients, t, k, n, false);
+    cases.push_back(m.Finish(input, name + " dgrad", SizesText(input)));
+    for (const bool accumulate : {false, true}) {
+      MatMul weight = matmul(gradients, n, k, t, true);
+      weight.accumulate = accumulate;
+      cases.push_back(m.Finish(weight, name + (accumulate ? " wgrad accumulate" : " wgrad"), SizesText(weight)));
+    }
   }
 }
 
@@ -385,6 +419,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddSquaredError(maker, cases);
   AddRows(maker, cases);
   AddFloat8(maker, cases);
+  AddBlockwiseFloat8(maker, cases);
   AddOpsOnFlatGroups(maker, cases);
   AddAttention(maker, cases);
   AddCachedAttention(maker, cases);

@@ -60,8 +60,8 @@ LAWS = (
     ("graphs", "GraphLaws.*", 15),
     ("jobs", "*/JobLaws.*:*/LiveStateLaws.*", 60),
     ("memory", "MemoryLaws.*", 20),
-    ("others", "AdapterLaws.*:FillLaws.*:Float8Laws.*:FrozenLaws.*:LossScaleLaws.*:PackingLaws.*:"
-               "TargetWeightLaws.*", 60),
+    ("others", "AdapterLaws.*:FillLaws.*:Float8BlockwiseLaws.*:Float8Laws.*:FrozenLaws.*:LossScaleLaws.*:"
+               "PackingLaws.*:TargetWeightLaws.*", 60),
 )
 # Each kernel file, and a case that runs its kernels. Those of update rules have cases of one form (update_cases.cc).
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "sanitized.json"), encoding="utf-8") as file:

@@ -66,20 +66,23 @@ bool GraphBuilder::MultipliesInFloat8(const Tensor& x_TK, const Tensor& weight_N
   // Parts that a model computes in fp32 stay in fp32.
   const bool narrow = x_TK.dtype != DType::kFloat32 && weight_NK.dtype == x_TK.dtype && weight_NK.rank == 2;
   if (!options_.float8_matmuls || unit().layer < 0 || !narrow) return false;
-  if (IsOwn(weight_NK)) float8_weights_.insert(unit().values[weight_NK.where.symbol].parameter);
+  // With blockwise scales nothing is gathered in fp8, so these weights need no groups of their own.
+  if (IsOwn(weight_NK) && !options_.float8_blockwise) {
+    float8_weights_.insert(unit().values[weight_NK.where.symbol].parameter);
+  }
   if (options_.mode == GraphMode::kLogits) return false;
+  const int64_t row_multiple = rows ? kFloat8Multiple : options_.float8_blockwise ? kFloat8RowMultiple : 1;
   const struct {
-    bool counts;
-    int64_t size;
+    int64_t size, multiple;
     const char *what, *remedy;
-  } sizes[] = {{true, x_TK.dim(1), "inputs", "widths of the model"},
-               {true, weight_NK.dim(0), "outputs", "widths of the model"},
-               {rows, x_TK.dim(0), "rows in a micro-batch", "a batch.micro_batch or batch.sequence_length"}};
-  for (const auto& [counts, size, what, remedy] : sizes) {
-    if (!counts || size % kFloat8Multiple == 0) continue;
+  } sizes[] = {{x_TK.dim(1), kFloat8Multiple, "inputs", "widths of the model"},
+               {weight_NK.dim(0), kFloat8Multiple, "outputs", "widths of the model"},
+               {x_TK.dim(0), row_multiple, "rows in a micro-batch", "a batch.micro_batch or batch.sequence_length"}};
+  for (const auto& [size, multiple, what, remedy] : sizes) {
+    if (size % multiple == 0) continue;
     Fail(absl::InvalidArgumentError(absl::StrCat("linear layer ", unit().name, ".", name, " has ", size, " ", what,
-                                                 ", and matmuls in FP8 need a multiple of ", kFloat8Multiple,
-                                                 "; choose ", remedy, " to match, or precision.matmuls AS_COMPUTED")));
+                                                 ", and matmuls in FP8 need a multiple of ", multiple, "; choose ",
+                                                 remedy, " to match, or precision.matmuls AS_COMPUTED")));
     return false;
   }
   return true;

@@ -28,8 +28,8 @@ struct ParameterGroup {
   bool frozen = false;
   Storage storage = Storage::kAsUsed;
   int optimizer_group = -1;
-  // Whether nothing reads these parameters but linear layers that multiply in fp8 ([Note: fp8 matmuls]). Graphs of
-  // logits have the same groups.
+  // Whether nothing reads these parameters but linear layers that multiply in fp8, with one scale for each matrix
+  // ([Note: fp8 matmuls]). Graphs of logits have the same groups.
   bool float8 = false;
 };
 
@@ -122,6 +122,12 @@ struct UnitGraph {
 // Where ranks gather a weight for each use, each quantizes its shard once a step and they gather codes (GatherFloat8):
 // so these weights have flat groups of their own (ParameterGroup::float8), which nothing else reads. Where a rank holds
 // the whole weight, it may quantize that once for all micro-batches (QuantizeOnce).
+//
+// With GraphOptions::float8_blockwise, matrices have many scales: inputs and gradients one for each tile of 128
+// elements along the dimension that the matmul sums over, and weights one for each block of 128 x 128 (kernels/
+// float8_scales.h). So inputs and gradients are quantized along each dimension by itself, and the transposed codes are
+// other numbers, while those of a weight are the same. A part's maximum is found where it is quantized. Blocks would
+// cross the bounds of shards, so such weights are gathered as they are stored, and GatherFloat8 finds none.
 //
 // A graph of logits multiplies in the compute dtype. To quantize a weight it must be read twice, which costs more than
 // fp8 saves for a few tokens, and a sequence would depend on the tokens that are computed beside it.

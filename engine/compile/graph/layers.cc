@@ -120,19 +120,47 @@ Tensor Cast(GraphBuilder& b, const Tensor& x_TC, DType dtype, absl::string_view 
 
 namespace {
 
-// Returns the op that quantizes `matrix` in forward: the one that has done so for another layer, or a new one.
-QuantizeFloat8 Quantized(GraphBuilder& b, const Tensor& matrix, bool transposed, const std::string& name) {
-  if (const QuantizeFloat8* done = b.FindQuantized(matrix, transposed)) return *done;
+// What a quantization writes, and the scales that it writes with it.
+struct Float8Forms {
+  Float8Scales scales;
+  DType format = DType::kFloat8E4M3;
+  bool out = true, transposed = true;
+};
+
+// Returns an op that quantizes `matrix`, whose maximum is known or absent, and lets `emit` emit it. make(name, dtype,
+// shape) returns a new tensor.
+template <class Make, class Emit>
+QuantizeFloat8 Quantize(const Tensor& matrix, const Float8Forms& forms, const Tensor& maximum, const std::string& name,
+                        const Make& make, const Emit& emit) {
   const int64_t R = matrix.dim(0), C = matrix.dim(1);
-  const DType fp8 = DType::kFloat8E4M3;
-  QuantizeFloat8 op{.x_RC = matrix,
-                    .maximum_1 = b.NewActivation(name + ".maximum", DType::kFloat32, {1}),
-                    .out_RC = b.NewActivation(name + ".fp8", fp8, {R, C}, /*cheap=*/true),
-                    .scale_1 = b.NewActivation(name + ".scale", DType::kFloat32, {1})};
-  if (transposed) op.transposed_CR = b.NewActivation(name + ".fp8.transposed", fp8, {C, R}, /*cheap=*/true);
-  b.Emit(AbsMax{.x_RC = matrix, .maximum_1 = op.maximum_1});
-  b.Emit(op);
+  const bool one = forms.scales == Float8Scales::kOne, finds = one && !maximum.present();
+  const auto parts = [&](const std::string& of, int64_t rows, int64_t columns) {
+    const Float8ScaleMatrix shape = Float8ScaleMatrix::Of(forms.scales, rows, columns);
+    return one ? Tensor() : make(of, DType::kFloat32, {shape.rows, shape.columns});
+  };
+  QuantizeFloat8 op{.x_RC = matrix, .maximum_1 = maximum, .scales = forms.scales};
+  if (finds) op.maximum_1 = make(name + ".maximum", DType::kFloat32, {1});
+  if (one) op.scale_1 = make(name + (finds ? ".scale" : ".scale.again"), DType::kFloat32, {1});
+  if (forms.out) {
+    op.out_RC = make(name + ".fp8", forms.format, {R, C});
+    op.out_scales = parts(name + ".fp8.scales", R, C);
+  }
+  if (forms.transposed) {
+    op.transposed_CR = make(name + ".fp8.transposed", forms.format, {C, R});
+    op.transposed_scales = parts(name + ".fp8.transposed.scales", C, R);
+  }
+  if (finds) emit(AbsMax{.x_RC = matrix, .maximum_1 = op.maximum_1});
+  emit(op);
   return op;
+}
+
+// Returns the op that quantizes `matrix` in forward: the one that has done so for another layer, or a new one.
+QuantizeFloat8 Quantized(GraphBuilder& b, const Tensor& matrix, const Float8Forms& forms, const std::string& name) {
+  if (const QuantizeFloat8* done = b.FindQuantized(matrix, forms.transposed)) return *done;
+  const auto make = [&](const std::string& of, DType dtype, std::initializer_list<int64_t> shape) {
+    return b.NewActivation(of, dtype, shape, /*cheap=*/shape.size() > 1);
+  };
+  return Quantize(matrix, forms, /*maximum=*/Tensor(), name, make, [&](Op op) { b.Emit(std::move(op)); });
 }
 
 // The input and the weight of a linear layer that multiplies in fp8 ([Note: fp8 matmuls]).
@@ -143,16 +171,21 @@ struct Float8Operands {
 Float8Operands MultiplyFloat8(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Tensor& bias,
                               const Tensor& y, absl::string_view name) {
   const bool trains = b.options().mode == GraphMode::kTraining && b.NeedsGradient(weight);
-  const Float8Operands operands = {Quantized(b, x, trains, absl::StrCat(name, ".input")),
-                                   Quantized(b, weight, /*transposed=*/false, absl::StrCat(name, ".weight"))};
+  const bool blockwise = b.options().float8_blockwise;
+  const Float8Scales of_input = blockwise ? Float8Scales::kTiles : Float8Scales::kOne,
+                     of_weight = blockwise ? Float8Scales::kBlocks : Float8Scales::kOne;
+  const Float8Operands operands = {
+      Quantized(b, x, {.scales = of_input, .transposed = trains}, absl::StrCat(name, ".input")),
+      Quantized(b, weight, {.scales = of_weight, .transposed = false}, absl::StrCat(name, ".weight"))};
   b.Emit(MatMul{.a = operands.x.out_RC,
                 .b = operands.weight.out_RC,
                 .bias_N = bias,
                 .c_MN = y,
-                .scale_a_1 = operands.x.scale_1,
-                .scale_b_1 = operands.weight.scale_1,
+                .scale_a = operands.x.scale_of_out(),
+                .scale_b = operands.weight.scale_of_out(),
                 .transpose_b = true,
-                .fast_accumulation = true});
+                .fast_accumulation = !blockwise,
+                .scales = of_weight});
   return operands;
 }
 
@@ -160,36 +193,32 @@ Float8Operands MultiplyFloat8(GraphBuilder& b, const Tensor& x, const Tensor& we
 void Float8Backward(GradientBuilder& g, const Float8Operands& forward, const Tensor& d_y, const Tensor& d_x,
                     const Tensor& d_weight, DType format, const std::string& name) {
   if (!d_x.present() && !d_weight.present()) return;
-  const int64_t T = d_y.dim(0), N = d_y.dim(1), K = forward.x.x_RC.dim(1);
-  const auto scalar = [&](absl::string_view of) {
-    return g.NewTemporary(absl::StrCat(name, of), DType::kFloat32, {1});
+  const auto make = [&](const std::string& of, DType dtype, std::initializer_list<int64_t> shape) {
+    return g.NewTemporary(of, dtype, shape);
   };
-  QuantizeFloat8 gradient{.x_RC = d_y, .maximum_1 = scalar(".gradient.maximum"), .scale_1 = scalar(".gradient.scale")};
-  if (d_x.present()) gradient.out_RC = g.NewTemporary(name + ".gradient.fp8", format, {T, N});
-  if (d_weight.present()) gradient.transposed_CR = g.NewTemporary(name + ".gradient.fp8.transposed", format, {N, T});
-  g.Emit(AbsMax{.x_RC = d_y, .maximum_1 = gradient.maximum_1});
-  g.Emit(gradient);
+  const auto emit = [&](Op op) { g.Emit(std::move(op)); };
+  const QuantizeFloat8 gradient = Quantize(
+      d_y, {.scales = forward.x.scales, .format = format, .out = d_x.present(), .transposed = d_weight.present()},
+      /*maximum=*/Tensor(), name + ".gradient", make, emit);
   if (d_x.present()) {
-    const QuantizeFloat8 weight{
-        .x_RC = forward.weight.x_RC,
-        .maximum_1 = forward.weight.maximum_1,
-        .transposed_CR = g.NewTemporary(name + ".weight.fp8.transposed", DType::kFloat8E4M3, {K, N}),
-        .scale_1 = scalar(".weight.scale.again")};
-    g.Emit(weight);
+    const QuantizeFloat8 weight = Quantize(forward.weight.x_RC, {.scales = forward.weight.scales, .out = false},
+                                           forward.weight.maximum_1, name + ".weight", make, emit);
     g.Emit(MatMul{.a = gradient.out_RC,
                   .b = weight.transposed_CR,
                   .c_MN = d_x,
-                  .scale_a_1 = gradient.scale_1,
-                  .scale_b_1 = weight.scale_1,
-                  .transpose_b = true});
+                  .scale_a = gradient.scale_of_out(),
+                  .scale_b = weight.scale_of_transposed(),
+                  .transpose_b = true,
+                  .scales = weight.scales});
   }
   if (!d_weight.present()) return;
   g.Emit(MatMul{.a = gradient.transposed_CR,
                 .b = forward.x.transposed_CR,
                 .c_MN = d_weight,
-                .scale_a_1 = gradient.scale_1,
-                .scale_b_1 = forward.x.scale_1,
-                .transpose_b = true});
+                .scale_a = gradient.scale_of_transposed(),
+                .scale_b = forward.x.scale_of_transposed(),
+                .transpose_b = true,
+                .scales = forward.x.scales});
 }
 
 // Computes the same gradients in the compute dtype.

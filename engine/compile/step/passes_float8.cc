@@ -249,12 +249,16 @@ class OnceQuantizer {
           Share(find->maximum_1, weight.op.maximum_1);
           edit_.Remove(id);
         } else if (const auto* quantize = op->As<QuantizeFloat8>();
-                   quantize != nullptr && fixed(quantize->x_RC) && fixed(quantize->maximum_1)) {
+                   quantize != nullptr && fixed(quantize->x_RC) &&
+                   (!quantize->maximum_1.present() || fixed(quantize->maximum_1))) {
           Quantized& weight = WeightOf(quantize->x_RC, instruction, weights);
           if (!weight.finds_maximum) weight.op.maximum_1 = quantize->maximum_1;
           Share(quantize->out_RC, weight.op.out_RC);
           Share(quantize->transposed_CR, weight.op.transposed_CR);
           Share(quantize->scale_1, weight.op.scale_1);
+          Share(quantize->out_scales, weight.op.out_scales);
+          Share(quantize->transposed_scales, weight.op.transposed_scales);
+          weight.op.scales = quantize->scales;
           edit_.Remove(id);
         } else if (const auto* transpose = op->As<TransposeFloat8>(); transpose != nullptr && fixed(transpose->x_RC)) {
           Share(transpose->y_CR, TransposedOf(transpose->x_RC, instruction, transposed).op.y_CR);
@@ -316,7 +320,8 @@ class OnceQuantizer {
     if (weight.finds_maximum) {
       Insert(loop, weight.phase, AbsMax{.x_RC = weight.op.x_RC, .maximum_1 = weight.op.maximum_1});
     }
-    if (weight.op.scale_1.present()) Insert(loop, weight.phase, weight.op);
+    const bool quantizes = weight.op.out_RC.present() || weight.op.transposed_CR.present();
+    if (quantizes) Insert(loop, weight.phase, weight.op);
   }
   void Insert(const Loop& loop, Phase phase, Op op) {
     const int32_t unit = UnitOf(program_, loop);

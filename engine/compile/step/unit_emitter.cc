@@ -93,15 +93,19 @@ bool Quantizes(const UnitGraph& unit) {
                      [](const Node& node) { return node.op.Is<QuantizeFloat8>(); });
 }
 
-// Returns the op without an fp8 matrix that nobody reads. QuantizeFloat8 writes a matrix as it lies, transposed, or
-// both.
+// Returns the op without an fp8 matrix that nobody reads, nor its blockwise scales. QuantizeFloat8 writes a matrix as
+// it lies, transposed, or both.
 Op WithoutUnread(Op op, const std::vector<bool>& read) {
   auto* quantize = op.As<QuantizeFloat8>();
   if (quantize == nullptr || !quantize->out_RC.present() || !quantize->transposed_CR.present()) return op;
-  if (!read[quantize->transposed_CR.where.symbol]) {
-    quantize->transposed_CR = Tensor();
-  } else if (!read[quantize->out_RC.where.symbol]) {
-    quantize->out_RC = Tensor();
+  // Where only one of both is kept, it must be written, and so is the other.
+  const auto any_is_read = [&](const Tensor& codes, const Tensor& scales) {
+    return read[codes.where.symbol] || (scales.present() && read[scales.where.symbol]);
+  };
+  if (!any_is_read(quantize->transposed_CR, quantize->transposed_scales)) {
+    quantize->transposed_CR = quantize->transposed_scales = Tensor();
+  } else if (!any_is_read(quantize->out_RC, quantize->out_scales)) {
+    quantize->out_RC = quantize->out_scales = Tensor();
   }
   return op;
 }

@@ -137,6 +137,9 @@ enum class MatMulPrecision { kAsComputed, kFloat8 };
 // The format of gradients in matmuls of kFloat8.
 enum class Float8Gradients { kE5M2, kE4M3 };
 
+// What has a scale in matmuls of kFloat8: a matrix, or a tile or block of one.
+enum class Float8Scaling { kTensorwise, kBlockwise };
+
 struct PrecisionConfig {
   ComputePrecision compute = ComputePrecision::kFloat32;
   MasterWeights master = MasterWeights::kFloat32;
@@ -146,6 +149,7 @@ struct PrecisionConfig {
   bool fp32_logits = false;  // GraphOptions::fp32_logits. Not with kFloat32, whose logits have it anyway.
   MatMulPrecision matmuls = MatMulPrecision::kAsComputed;  // kFloat8 not with ComputePrecision::kFloat32.
   Float8Gradients fp8_gradients = Float8Gradients::kE5M2;  // Only MatMulPrecision::kFloat8 reads it.
+  Float8Scaling fp8_scaling = Float8Scaling::kTensorwise;  // Only MatMulPrecision::kFloat8 reads it.
   // Dynamic loss scaling (LossScaling in engine/compile/step/options.h). Only kFloat16 has it.
   double init_scale = 65536;
   double growth_factor = 2;

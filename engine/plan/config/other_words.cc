@@ -56,6 +56,8 @@ constexpr Word kFields[] = {
     {"fp8", "precision.matmuls=FP8"},
     {"float8", "precision.matmuls=FP8"},
     {"convert_to_float8_training", "precision.matmuls=FP8"},
+    {"float8_block_scaling", "precision.fp8_scaling=BLOCKWISE"},
+    {"scaling_granularity", "precision.fp8_scaling"},
     {"upcast_logits", "precision.fp32_logits"},
     {"fp32_lm_head", "precision.fp32_logits"},
     {"bf16_stochastic_rounding", "precision.master=NONE, or optimizer.state=LEAN"},

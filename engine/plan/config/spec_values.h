@@ -60,6 +60,7 @@ static_assert(Same(GradientShards::kBFloat16, proto::PrecisionSpec::BF16));
 static_assert(Same(ReducePrecision::kBFloat16, proto::PrecisionSpec::BF16));
 static_assert(Same(MatMulPrecision::kFloat8, proto::PrecisionSpec::FP8));
 static_assert(Same(Float8Gradients::kE4M3, proto::PrecisionSpec::E4M3));
+static_assert(Same(Float8Scaling::kBlockwise, proto::PrecisionSpec::BLOCKWISE));
 static_assert(Same(MasterWeights::kSplit, proto::PrecisionSpec::SPLIT));
 static_assert(Same(MasterWeights::kNone, proto::PrecisionSpec::NONE));
 static_assert(Same(OptimizerKind::kAdafactor, proto::OptimizerSpec::ADAFACTOR));

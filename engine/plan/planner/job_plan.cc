@@ -97,6 +97,7 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   options.float8_matmuls = job.precision.matmuls == MatMulPrecision::kFloat8;
   options.float8_gradients =
       job.precision.fp8_gradients == Float8Gradients::kE4M3 ? DType::kFloat8E4M3 : DType::kFloat8E5M2;
+  options.float8_blockwise = job.precision.fp8_scaling == Float8Scaling::kBlockwise;
   options.optimizer_groups = PatternsOfGroups(job.optimizer);
   return options;
 }

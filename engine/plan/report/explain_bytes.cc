@@ -169,17 +169,26 @@ SectionText ExplainWhereBytesGo(const Explained& x) {
 
 SectionText ExplainMatMuls(const Explained& x) {
   if (x.job.precision.matmuls == MatMulPrecision::kAsComputed) return "";
+  const bool blockwise = x.job.precision.fp8_scaling == Float8Scaling::kBlockwise;
   const std::vector<ComparedRow> rows = {
-      {.name = {"FP8"}, .is_own = true},
-      {.name = {"AS_COMPUTED"}, .overrides = {{"precision.matmuls", ""}, {"precision.fp8_gradients", ""}}}};
-  return Section("What matmuls in FP8 change",
-                 "Backward needs the inputs of linear layers in fp8 alone, with one byte for each element. What a "
-                 "norm or an activation function writes is then kept in that form, unless activation checkpointing "
-                 "computes it again. The output of attention is kept in both, because the backward of attention reads "
-                 "it too. In exchange, the unit in use has its weights, inputs and gradients in fp8 beside those in "
-                 "the compute dtype. Weights that are gathered in fp8 take one byte for each and are not there in the "
-                 "compute dtype, but a rank keeps its shard of all of them in fp8 through the step.",
-                 CompareTable(x, {"precision.matmuls"}, rows, {Needs(), AgainstThisJob(x), Activations()}));
+      {.name = {"FP8", blockwise ? "BLOCKWISE" : "TENSORWISE"}, .is_own = true},
+      {.name = {"FP8", blockwise ? "TENSORWISE" : "BLOCKWISE"},
+       .overrides = {{"precision.fp8_scaling", blockwise ? "TENSORWISE" : "BLOCKWISE"}}},
+      {.name = {"AS_COMPUTED", ""},
+       .overrides = {{"precision.matmuls", ""}, {"precision.fp8_gradients", ""}, {"precision.fp8_scaling", ""}}}};
+  return Section(
+      "What matmuls in FP8 change",
+      absl::StrCat("Backward needs the inputs of linear layers in fp8 alone, with one byte for each element. What a "
+                   "norm or an activation function writes is then kept in that form, unless activation checkpointing "
+                   "computes it again. The output of attention is kept in both, because the backward of attention "
+                   "reads it too. In exchange, the unit in use has its weights, inputs and gradients in fp8 beside "
+                   "those in the compute dtype. ",
+                   blockwise ? "Every 128 elements of an input have a scale of 4 bytes. Weights are gathered in the "
+                               "compute dtype, because blocks of scales cross the bounds of shards."
+                             : "Weights that are gathered in fp8 take one byte for each and are not there in the "
+                               "compute dtype, but a rank keeps its shard of all of them in fp8 through the step."),
+      CompareTable(x, {"precision.matmuls", "precision.fp8_scaling"}, rows,
+                   {Needs(), AgainstThisJob(x), Activations()}));
 }
 
 namespace {

@@ -127,6 +127,7 @@ void Fill(const Job& job, const JobPlan& plan, proto::PlannedOptions& to) {
                                                                        : "FP32");
   to.set_master(Text(ToString(o.master)));
   if (job.precision.matmuls == MatMulPrecision::kFloat8) to.set_matmuls("FP8");
+  if (job.precision.fp8_scaling == Float8Scaling::kBlockwise) to.set_fp8_scaling("BLOCKWISE");
   to.set_gradient_shards(o.gradient_shards == DType::kBFloat16 ? "BF16" : "FP32");
   if (o.reduce == DType::kBFloat16) to.set_reduce("BF16");
   to.set_optimizer(Text(EntryOf(o.optimizer.kind).name));

@@ -47,6 +47,7 @@ std::string DescribeMatMuls(const Job& job) {
   return absl::StrCat(
       ", fp8 matmuls in blocks with gradients in ",
       job.precision.fp8_gradients == Float8Gradients::kE4M3 ? "e4m3" : "e5m2",
+      job.precision.fp8_scaling == Float8Scaling::kBlockwise ? " and blockwise scales" : "",
       on_cpu ? "; a CPU computes them more slowly than without precision.matmuls=FP8, which is for GPUs" : "");
 }
 

@@ -31,6 +31,7 @@ void Describe(const MatMul& op, Work& work) {
   if (op.bias_N.present()) AddWords(work, "bias");
   if (op.packed_b.present()) AddWords(work, op.b_is_packed ? "packed" : "packs");
   if (op.fast_accumulation) AddWords(work, "fast");
+  if (op.scales != Float8Scales::kOne) AddWords(work, ToString(op.scales));
   work.sizes = {Size(op.m()), Size(op.n()), Size(op.k())};
 }
 
@@ -73,8 +74,9 @@ void Describe(const Op& op, Work& work) {
   if (const auto* forward = op.As<AttentionForward>()) return DescribeAttention(*forward, work);
   if (const auto* backward = op.As<AttentionBackward>()) return DescribeAttention(*backward, work);
   DescribeOperands(op, work);
-  if (const auto* quantize = op.As<QuantizeFloat8>(); quantize != nullptr && quantize->transposed_CR.present()) {
-    AddWords(work, quantize->out_RC.present() ? "both" : "transposed");
+  if (const auto* quantize = op.As<QuantizeFloat8>()) {
+    if (quantize->transposed_CR.present()) AddWords(work, quantize->out_RC.present() ? "both" : "transposed");
+    if (quantize->scales != Float8Scales::kOne) AddWords(work, ToString(quantize->scales));
   }
 }
 

@@ -86,6 +86,7 @@ bool MultipliesInFloat8(const Job& job) { return job.precision.matmuls == MatMul
 Job AsComputed(Job job) {
   job.precision.matmuls = MatMulPrecision::kAsComputed;
   job.precision.fp8_gradients = Float8Gradients::kE5M2;
+  job.precision.fp8_scaling = Float8Scaling::kTensorwise;
   return job;
 }
 

@@ -76,6 +76,7 @@ Job SmallJob(const Job& job, const SmallSize& size) {
   if (LosesFloat8(job, size)) {
     small.precision.matmuls = MatMulPrecision::kAsComputed;
     small.precision.fp8_gradients = Float8Gradients::kE5M2;
+    small.precision.fp8_scaling = Float8Scaling::kTensorwise;
   }
   small.lr_schedule = {.shape = LearningRateShape::kConstant, .steps = kSteps, .warmup_steps = kSteps};
   small.checkpoint.every_steps = std::min<int64_t>(job.checkpoint.every_steps, kSteps);

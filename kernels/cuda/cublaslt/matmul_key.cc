@@ -38,11 +38,13 @@ void VisitFields(Key& key, const Visit& visit) {
   visit("accumulate", key.accumulate);
   visit("tf32", key.tf32);
   visit("fast", key.fast);
+  visit("scales", key.scales);
 }
 
 std::string Print(DType dtype) { return absl::StrCat(shale::ToString(dtype)); }
 std::string Print(bool value) { return value ? "1" : "0"; }
 std::string Print(int64_t value) { return absl::StrCat(value); }
+std::string Print(Float8Scales scales) { return absl::StrCat(shale::ToString(scales)); }
 
 bool Read(absl::string_view text, DType& dtype) {
   for (const DType candidate :
@@ -62,17 +64,27 @@ bool Read(absl::string_view text, int64_t& value) {
   // Only one spelling of a number is accepted: no sign, no leading zeros or spaces.
   return absl::SimpleAtoi(text, &value) && value >= 0 && absl::StrCat(value) == text;
 }
+bool Read(absl::string_view text, Float8Scales& scales) {
+  for (const Float8Scales candidate : {Float8Scales::kOne, Float8Scales::kTiles, Float8Scales::kBlocks}) {
+    if (text != shale::ToString(candidate)) continue;
+    scales = candidate;
+    return true;
+  }
+  return false;
+}
 
 bool IsAlignment(int64_t bytes, int64_t element_bytes) {
   return bytes >= element_bytes && bytes <= MatMulKey::kMaxAlignment && (bytes & (bytes - 1)) == 0;
 }
 
-// Returns whether Validate accepts such dtypes and transposes.
+// Returns whether Validate accepts such dtypes, transposes and scales.
 bool FormFits(const MatMulKey& key) {
   if (!IsComputeDType(key.c)) return false;
-  if (!IsFloat8(key.a)) return key.a == key.b && (key.c == key.a || key.c == DType::kFloat32) && !key.fast;
+  const bool one = key.scales == Float8Scales::kOne;
+  if (!IsFloat8(key.a)) return key.a == key.b && (key.c == key.a || key.c == DType::kFloat32) && !key.fast && one;
   return IsFloat8(key.b) && (key.a == DType::kFloat8E4M3 || key.b == DType::kFloat8E4M3) && !key.transpose_a &&
-         key.transpose_b && key.n % kFloat8Multiple == 0 && key.k % kFloat8Multiple == 0;
+         key.transpose_b && key.n % kFloat8Multiple == 0 && key.k % kFloat8Multiple == 0 &&
+         (one || (key.m % kFloat8RowMultiple == 0 && !key.fast));
 }
 
 // Returns whether MatMulKey::Of could have made `key`.
@@ -127,7 +139,8 @@ MatMulKey MatMulKey::Of(const MatMul& op, bool allow_tf32) {
           .bias = bias,
           .accumulate = op.accumulate || (op.bias_N.present() && !bias),
           .tf32 = allow_tf32 && op.a.dtype == DType::kFloat32,
-          .fast = op.fast_accumulation};
+          .fast = op.fast_accumulation,
+          .scales = op.scales};
 }
 
 std::string MatMulKey::ToString() const {

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/float8_scales.h"
 #include "kernels/tensor.h"
 
 namespace shale {
@@ -27,10 +28,11 @@ struct MatMulKey {
   // The known alignment of each operand's first element, in bytes: a power of two up to kMaxAlignment. Without it the
   // library would assume kMaxAlignment. align_bias is 0 if `bias` is false.
   int64_t align_a = 0, align_b = 0, align_c = 0, align_bias = 0;
-  bool bias = false;        // The matmul adds the bias (the library's epilogue).
-  bool accumulate = false;  // The matmul is added to c.
-  bool tf32 = false;        // f32 operands may be rounded to 10 bits of fraction.
-  bool fast = false;        // Products of fp8 operands may be added up in fewer bits than fp32 has.
+  bool bias = false;                         // The matmul adds the bias (the library's epilogue).
+  bool accumulate = false;                   // The matmul is added to c.
+  bool tf32 = false;                         // f32 operands may be rounded to 10 bits of fraction.
+  bool fast = false;                         // Products of fp8 operands may be added up in fewer bits than fp32 has.
+  Float8Scales scales = Float8Scales::kOne;  // Of fp8 operands (MatMul::scales).
 
   static constexpr int64_t kMaxAlignment = 256;
   // If rows of a bf16 c are not aligned to these bytes, the library's kernels round the product to bf16 before they add

@@ -38,6 +38,12 @@ cudaDataType_t TypeOf(DType dtype) {
   }
 }
 
+// The attribute has this type.
+int32_t ScaleModeOf(Float8Scales scales) {
+  return scales == Float8Scales::kBlocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                         : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+}
+
 // The address of a scale before a matmul is enqueued. Nothing reads from it.
 const void* const kScaleToCome = reinterpret_cast<const void*>(uintptr_t{MatMulKey::kMaxAlignment});
 
@@ -149,6 +155,10 @@ absl::Status MatMulPlan::Describe() {
   }
   if (IsFloat8(key_.a)) {
     SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(key_.fast)));
+    if (key_.scales != Float8Scales::kOne) {
+      SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, ScaleModeOf(key_.scales)));
+      SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, ScaleModeOf(Float8Scales::kTiles)));
+    }
     SHALE_RETURN_IF_ERROR(SetScales(kScaleToCome, kScaleToCome));
   }
   // A row in Shale is a column in the library.
@@ -273,7 +283,7 @@ absl::Status MatMulPlan::Enqueue(const MatMul& op, Scratch scratch, StreamHandle
   if (key_.bias) {
     SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias_N.data)));
   }
-  if (op.is_float8()) SHALE_RETURN_IF_ERROR(SetScales(op.scale_a_1.data, op.scale_b_1.data));
+  if (op.is_float8()) SHALE_RETURN_IF_ERROR(SetScales(op.scale_a.data, op.scale_b.data));
   const float alpha = op.scale, beta = key_.accumulate ? 1 : 0;
   return StatusOf("cublasLtMatmul",
                   functions_.Matmul(handle_, matmul_.get(), &alpha, op.b.data, b_.get(), op.a.data, a_.get(), &beta,

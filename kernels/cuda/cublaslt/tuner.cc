@@ -18,7 +18,7 @@ constexpr int kScreeningLaunches = 2;
 // Lays out the operands from `base` on, which may be null, and sets their addresses. Returns the bytes that they take.
 int64_t Place(MatMul& op, std::byte* base) {
   int64_t bytes = 0;
-  for (Tensor* t : {&op.a, &op.b, &op.c_MN, &op.bias_N, &op.scale_a_1, &op.scale_b_1}) {
+  for (Tensor* t : {&op.a, &op.b, &op.c_MN, &op.bias_N, &op.scale_a, &op.scale_b}) {
     if (!t->present()) continue;
     // An operand is aligned as the key says, and no better.
     const int64_t skew = MatMulKey::AlignmentOf(*t) % MatMulKey::kMaxAlignment;

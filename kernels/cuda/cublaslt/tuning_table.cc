@@ -16,7 +16,7 @@
 namespace shale::cuda {
 namespace {
 
-constexpr absl::string_view kTitle = "shale cublaslt algorithms 2";
+constexpr absl::string_view kTitle = "shale cublaslt algorithms 3";
 constexpr absl::string_view kOn = "on ", kLibrary = ", cublaslt ", kArrow = " -> ";
 // A table of all matmuls of a hundred models is smaller.
 constexpr size_t kMaxTextBytes = size_t{1} << 24;

@@ -2,7 +2,7 @@
 //
 // Its text form, which people can read and tools can merge, looks like this:
 //
-//   shale cublaslt algorithms 2
+//   shale cublaslt algorithms 3
 //   on NVIDIA H200, cublaslt 130100
 //   a=bf16 b=bf16 c=f32 ta=1 tb=0 m=4096 ... fast=0 -> 0000000000000042 ... (an algorithm: 8 words of 16 hex digits)
 #pragma once

@@ -88,20 +88,26 @@ TEST_F(CudaOpsTest, AttentionGoesToTheLibraryIfThatTakesIt) {
   }
 }
 
-// GPUs without tensor cores for fp8 can quantize, but not multiply. A GPU that is not known is taken for a new one.
-TEST_F(CudaOpsTest, MatMulsOfFloat8AreRefusedByOlderGpus) {
+// GPUs without tensor cores for fp8 can quantize, but not multiply, and cuBLASLt has blockwise scales for Hopper alone.
+// A GPU that is not known is taken for one that has all.
+TEST_F(CudaOpsTest, MatMulsOfFloat8AreRefusedByGpusThatLackThem) {
   const auto check = [](int major, int minor, const Op& op) {
     return CreateCudaOps({.matmuls = *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()),
                           .gpu = {.major = major, .minor = minor}})
         ->CheckAvailable(op);
   };
-  int float8 = 0;
+  int float8 = 0, blockwise = 0;
   for (const Op& op : ValidOps()) {
     const auto* matmul = op.As<MatMul>();
     const bool multiplies = matmul != nullptr && matmul->is_float8();
+    const bool in_blocks = multiplies && matmul->scales != Float8Scales::kOne;
     float8 += multiplies;
+    blockwise += in_blocks;
     for (const auto& [major, minor] : {std::pair(0, 0), {8, 9}, {9, 0}, {10, 0}, {12, 0}}) {
-      EXPECT_TRUE(check(major, minor, op).ok()) << check(major, minor, op);
+      const absl::Status status = check(major, minor, op);
+      const bool refused = in_blocks && major != 0 && major != 9;
+      EXPECT_EQ(status.code(), refused ? absl::StatusCode::kUnimplemented : absl::StatusCode::kOk) << status;
+      EXPECT_EQ(absl::StrContains(status.message(), "precision.fp8_scaling TENSORWISE"), refused) << status;
     }
     for (const auto& [major, minor] : {std::pair(8, 0), {8, 6}}) {
       const absl::Status status = check(major, minor, op);
@@ -112,7 +118,8 @@ TEST_F(CudaOpsTest, MatMulsOfFloat8AreRefusedByOlderGpus) {
       EXPECT_EQ(absl::StrContains(status.message(), "precision.matmuls AS_COMPUTED"), multiplies) << status;
     }
   }
-  EXPECT_GT(float8, 0);
+  EXPECT_GT(float8, 1);
+  EXPECT_GT(blockwise, 0);
 }
 
 TEST_F(CudaOpsTest, AStreamOfAnotherDeviceAndOpsOfAnotherDeviceAreRefused) {

@@ -278,6 +278,20 @@ TEST(GraphBuilder, WeightsThatMultiplyInFp8AreGroupsOfTheirOwnInEveryMode) {
   }
 }
 
+// The scales of rows are read in packs.
+TEST(GraphBuilder, BlockwiseFp8NeedsRowsInFoursAndNoGroupsOfItsOwn) {
+  GraphOptions options{.compute_dtype = DType::kBFloat16, .micro_batch = 1, .sequence_length = 12};
+  options.mode = GraphMode::kEvaluation;
+  options.float8_matmuls = options.float8_blockwise = true;
+  const absl::StatusOr<ModelGraph> graph = BuildDecoder(Float8Decoder(), options);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (const ParameterGroup& group : graph->groups) EXPECT_FALSE(group.float8) << group.name;
+  options.sequence_length = 9;
+  EXPECT_EQ(BuildDecoder(Float8Decoder(), options).status().message(),
+            "linear layer blocks.0.attention.qkv has 9 rows in a micro-batch, and matmuls in FP8 need a multiple of "
+            "4; choose a batch.micro_batch or batch.sequence_length to match, or precision.matmuls AS_COMPUTED");
+}
+
 // An op may update the input of a layer in place. What was quantized before is another matrix then.
 TEST(GraphBuilder, AnInputThatChangesIsQuantizedAgain) {
   GraphOptions options{.compute_dtype = DType::kBFloat16, .micro_batch = 1, .sequence_length = 16, .vocabulary = 5};

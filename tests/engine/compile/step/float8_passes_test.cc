@@ -9,6 +9,7 @@
 
 #include "engine/compile/program/structure.h"
 #include "engine/compile/step/passes.h"
+#include "kernels/ops/flat.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
 #include "tests/engine/compile/memory/program_builder.h"
@@ -61,7 +62,7 @@ class GatherFloat8Test : public ::testing::Test {
     if (transposed) op.transposed_CR = form(x.dim(1), x.dim(0));
     AddCompute(op);
     for (const Tensor& b : {op.out_RC, op.transposed_CR}) {
-      if (b.present()) AddCompute(MatMul{.a = b, .b = b, .scale_a_1 = scale, .scale_b_1 = scale});
+      if (b.present()) AddCompute(MatMul{.a = b, .b = b, .scale_a = scale, .scale_b = scale});
     }
     return maximum;
   }
@@ -126,8 +127,8 @@ TEST_F(GatherFloat8Test, RanksQuantizeTheirShardsOnceAndGatherCodes) {
   const BufferId forward = std::get<Collective>(program_.instructions[4].action).full.where.symbol;
   EXPECT_EQ(At<MatMul>(5).b.where, (Location{.symbol = forward}));
   EXPECT_EQ(At<MatMul>(6).b.where, (Location{.symbol = forward, .offset_bytes = kOffsetOfB}));
-  EXPECT_EQ(At<MatMul>(5).scale_b_1.where, quantizes.scales_Q.where);
-  EXPECT_EQ(At<MatMul>(6).scale_b_1.where, quantizes.scales_Q.Slice(0, 1, 1).where);
+  EXPECT_EQ(At<MatMul>(5).scale_b.where, quantizes.scales_Q.where);
+  EXPECT_EQ(At<MatMul>(6).scale_b.where, quantizes.scales_Q.Slice(0, 1, 1).where);
   const BufferId backward = std::get<Collective>(program_.instructions[7].action).full.where.symbol;
   EXPECT_EQ(At<TransposeFloat8>(8).x_RC.where, (Location{.symbol = backward}));
   EXPECT_EQ(At<MatMul>(9).b.where, At<TransposeFloat8>(8).y_CR.where);
@@ -184,8 +185,8 @@ class QuantizeOnceTest : public ::testing::Test {
         .Add(kCompute, Op(MatMul{.a = form,
                                  .b = form,
                                  .c_MN = tensor(y_, DType::kBFloat16, {4, 4}),
-                                 .scale_a_1 = scale,
-                                 .scale_b_1 = scale,
+                                 .scale_a = scale,
+                                 .scale_b = scale,
                                  .transpose_b = true}))
         .unit = unit;
   }
@@ -224,8 +225,8 @@ TEST_F(QuantizeOnceTest, WeightsThatALoopDoesNotChangeAreQuantizedBeforeIt) {
   EXPECT_EQ(w.x_RC.where.symbol, w_);
   EXPECT_EQ(MatMulAt(5).a.where, w.out_RC.where);
   EXPECT_EQ(MatMulAt(7).a.where, w.transposed_CR.where);
-  EXPECT_EQ(MatMulAt(5).scale_a_1.where, w.scale_1.where);
-  EXPECT_EQ(MatMulAt(7).scale_a_1.where, w.scale_1.where);
+  EXPECT_EQ(MatMulAt(5).scale_a.where, w.scale_1.where);
+  EXPECT_EQ(MatMulAt(7).scale_a.where, w.scale_1.where);
   EXPECT_EQ(MatMulAt(6).a.where, QuantizeAt(4).out_RC.where);
   EXPECT_FALSE(QuantizeAt(4).transposed_CR.present());
   for (InstructionId id = 1; id < 5; ++id) {
@@ -254,6 +255,34 @@ TEST_F(QuantizeOnceTest, InLayeredEachLoopQuantizesWhatItReads) {
   for (const Buffer& buffer : program_.buffers) EXPECT_EQ(buffer.slots, 1) << buffer.name;
 }
 
+// Each form of a weight with blocks of scales has scales of its own, and nothing looks for a maximum.
+TEST_F(QuantizeOnceTest, TheFormsOfAWeightInBlocksKeepTheirScales) {
+  builder_.Touch(kCompute, {}, {builder_.Bytes(y_)});
+  builder_.Loop(3);
+  QuantizeFloat8 op{.x_RC = In(w_, DType::kBFloat16, {4, 4}), .scales = Float8Scales::kBlocks};
+  op.out_RC = In(builder_.AddBuffer("fp8", 16), DType::kFloat8E4M3, {4, 4});
+  op.out_scales = In(builder_.AddBuffer("scales", 16), DType::kFloat32, {1, 4});
+  builder_.Add(kCompute, Op(op)).unit = 0;
+  builder_.Add(kCompute, Op(Copy{.from = op.out_scales, .to = In(y_, DType::kFloat32, {1, 4})})).unit = 0;
+  QuantizeFloat8 transposed{.x_RC = op.x_RC, .scales = op.scales};
+  transposed.transposed_CR = In(builder_.AddBuffer("transposed", 16), DType::kFloat8E4M3, {4, 4});
+  transposed.transposed_scales = In(builder_.AddBuffer("transposed.scales", 16), DType::kFloat32, {1, 4});
+  builder_.Add(kCompute, Op(transposed)).unit = 0;
+  builder_.Add(kCompute, Op(Copy{.from = transposed.transposed_scales, .to = In(y_, DType::kFloat32, {1, 4})})).unit =
+      0;
+  EXPECT_THAT(ListingAfterwards(),
+              ElementsAre("compute LayerNormForward", "compute QuantizeFloat8", "|", "compute Copy", "compute Copy"));
+  const QuantizeFloat8& w = QuantizeAt(1);
+  EXPECT_EQ(w.scales, Float8Scales::kBlocks);
+  EXPECT_FALSE(w.maximum_1.present());
+  EXPECT_TRUE(w.out_RC.present() && w.transposed_CR.present());
+  const auto from = [&](InstructionId id) {
+    return std::get<Op>(program_.instructions[id].action).As<Copy>()->from.where;
+  };
+  EXPECT_EQ(from(2), w.out_scales.where);
+  EXPECT_EQ(from(3), w.transposed_scales.where);
+}
+
 // Forward that runs again writes the buffers of the first one.
 TEST_F(QuantizeOnceTest, WhatRunsAgainIsReadFromWhereItIs) {
   for (const bool layered : {false, true}) {
@@ -280,7 +309,7 @@ TEST_F(QuantizeOnceTest, WhatRunsAgainIsReadFromWhereItIs) {
     }
     const InstructionId last = static_cast<InstructionId>(program_.instructions.size()) - 1;
     EXPECT_EQ(MatMulAt(last).a.where, QuantizeAt(2).out_RC.where);
-    EXPECT_EQ(MatMulAt(last).scale_a_1.where, QuantizeAt(2).scale_1.where);
+    EXPECT_EQ(MatMulAt(last).scale_a.where, QuantizeAt(2).scale_1.where);
   }
 }
 

@@ -130,6 +130,7 @@ TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   EXPECT_TRUE(job.precision.fp32_logits);
   EXPECT_EQ(job.precision.matmuls, MatMulPrecision::kFloat8);
   EXPECT_EQ(job.precision.fp8_gradients, Float8Gradients::kE4M3);
+  EXPECT_EQ(job.precision.fp8_scaling, Float8Scaling::kBlockwise);
   EXPECT_EQ(job.telemetry.run_folder, "/tmp/r\xc3\xa4n");
   EXPECT_EQ(job.lr_schedule.decay_fraction, 0.30000000000000004);
   const auto& decoder = std::get<DecoderConfig>(job.model);

@@ -45,7 +45,7 @@ data { path: "/a" format: LLMC order: SEQUENTIAL seed: 18446744073709551615 eval
 batch { global_batch: 100 micro_batch: 3 sequence_length: 48 }
 sharding { strategy: FULL_SHARD accumulation: LAYERED ranks: 6 prefetch: 0 reshard_after_forward: false shard_ranks: 3 }
 precision { compute: BF16 master: SPLIT gradient_shards: BF16 reduce: BF16 allow_tf32: true fp32_logits: true
-  matmuls: FP8 fp8_gradients: E4M3 }
+  matmuls: FP8 fp8_gradients: E4M3 fp8_scaling: BLOCKWISE }
 memory {
   offload: "blocks.*.attention.*" offload_state: PARAMETERS host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
   keep_gradients: true

@@ -62,6 +62,20 @@ TEST(ExplainBytes, MatMulsInFp8KeepTheirInputsInOneByte) {
   EXPECT_FALSE(absl::StrContains(cheap, "inputs of matmuls in fp8")) << cheap;
 }
 
+// A micro-batch has 32 tokens, so each column of the kept codes is one tile, with one scale.
+TEST(ExplainBytes, BlockwiseScalesAreComparedAndCounted) {
+  Job job = SmallFloat8Job();
+  job.sharding.accumulation = Accumulation::kSharded;
+  const auto activations = [](const Job& of) { return MeasureActivations(Plan(of).train.step.program); };
+  const int64_t tensorwise = activations(job);
+  job.precision.fp8_scaling = Float8Scaling::kBlockwise;
+  const std::string text = Explain(job);
+  EXPECT_TRUE(absl::StrContains(Flat(text), "Weights are gathered in the compute dtype")) << text;
+  EXPECT_FALSE(absl::StrContains(Row(text, "What matmuls in FP8 change", "FP8"), "too large"));
+  // Three layers, each with inputs of 32, 32, 32 and 48 columns.
+  EXPECT_EQ(activations(job) - tensorwise, 3 * 4 * (32 + 32 + 32 + 48) - 3 * 4 * 4);
+}
+
 TEST(ExplainBytes, AModelThatPredictsValuesHasNoLogits) {
   Job job = SmallMlpJob();
   job.batch.micro_batch = 100;

@@ -45,6 +45,8 @@ TEST(PlanText, NamesMatMulsInFp8AndSaysWhereTheyAreSlow) {
   const std::string on_gpu = Flat(PlanText(job, Plan(job)));
   EXPECT_TRUE(absl::StrContains(on_gpu, "bf16, fp32 masters, fp8 matmuls in blocks with gradients in e4m3 batch"))
       << on_gpu;
+  job.precision.fp8_scaling = Float8Scaling::kBlockwise;
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "with gradients in e4m3 and blockwise scales batch"));
 }
 
 TEST(PlanText, NamesSegments) {

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/ops/float8.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -168,6 +169,27 @@ TEST(Rates, AMatrixThatIsQuantizedInTwoFormsIsAnotherWork) {
   EXPECT_EQ(kind(true, false), "QuantizeFloat8 bf16 f32 f8e4m3 f32 32 x 64");
   EXPECT_EQ(kind(true, true), "QuantizeFloat8 bf16 f32 f8e4m3 f32 both 32 x 64");
   EXPECT_EQ(kind(false, true), "QuantizeFloat8 bf16 f32 f8e4m3 f32 transposed 32 x 64");
+}
+
+// Blockwise scales have no operand of a maximum, because nothing looks for one before.
+TEST(Rates, BlockwiseScalesAreAnotherWork) {
+  const QuantizeFloat8 quantize{.x_RC = Tensor::Contiguous(DType::kBFloat16, {32, 256}),
+                                .out_RC = Tensor::Contiguous(DType::kFloat8E4M3, {32, 256}),
+                                .out_scales = Tensor::Contiguous(DType::kFloat32, {2, 32}),
+                                .scales = Float8Scales::kTiles};
+  const Work work = WorkOf(Instruction{.action = Op(quantize)}, Mesh{});
+  EXPECT_EQ(WorkText(work), "QuantizeFloat8 bf16 f8e4m3 f32 tiles 32 x 256");
+  EXPECT_EQ(work.bytes_read, 2 * 32 * 256);
+  EXPECT_EQ(work.bytes_written, 32 * 256 + 4 * 2 * 32);
+  const MatMul matmul{.a = quantize.out_RC,
+                      .b = Tensor::Contiguous(DType::kFloat8E4M3, {16, 256}),
+                      .c_MN = Tensor::Contiguous(DType::kBFloat16, {32, 16}),
+                      .scale_a = quantize.out_scales,
+                      .scale_b = Tensor::Contiguous(DType::kFloat32, {1, 4}),
+                      .transpose_b = true,
+                      .scales = Float8Scales::kBlocks};
+  EXPECT_EQ(WorkText(WorkOf(Instruction{.action = Op(matmul)}, Mesh{})),
+            "MatMul f8e4m3 f8e4m3 bf16 transpose_b blocks 32 x 16 x 256");
 }
 
 TEST(Rates, RanksOfAHostDivideItsCores) {

@@ -64,8 +64,8 @@ TEST(PlanningMachine, RefusesWhatTheGpusOfAProfileLack) {
     const Op op(MatMul{.a = Tensor::Contiguous(DType::kFloat8E4M3, {16, 32}),
                        .b = Tensor::Contiguous(DType::kFloat8E4M3, {16, 32}),
                        .c_MN = Tensor::Contiguous(DType::kBFloat16, {16, 16}),
-                       .scale_a_1 = scale,
-                       .scale_b_1 = scale,
+                       .scale_a = scale,
+                       .scale_b = scale,
                        .transpose_b = true});
     return machine->create_ops(1)->CheckAvailable(op);
   };
@@ -82,6 +82,25 @@ TEST(PlanningMachine, RefusesWhatTheGpusOfAProfileLack) {
   EXPECT_THAT(std::string(matmul(of(*a100)).message()),
               ::testing::HasSubstr("this GPU has compute capability 8.0; GPUs multiply fp8 matrices from 8.9 on"));
   EXPECT_TRUE(matmul(PlanningMachine(job, 8)).ok());
+}
+
+// A profile's GPUs refuse a job before anything runs.
+TEST(PlanningMachine, RefusesBlockwiseScalesOnGpusOtherThanHopper) {
+  Job job = SmallFloat8Job();
+  job.runtime.device = DeviceType::kCuda;
+  job.precision.fp8_scaling = Float8Scaling::kBlockwise;
+  for (const auto& [name, has] : {std::pair("h100x8", true), {"h200x8", true}, {"b200x8", false}}) {
+    const absl::StatusOr<proto::MachineProfile> profile = ReadProfile(name);
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    const absl::StatusOr<Machine> machine = PlanningMachineOfProfile(job, 8, *profile);
+    ASSERT_TRUE(machine.ok()) << machine.status();
+    const absl::Status status = PlanJob(job, *machine).status();
+    EXPECT_EQ(status.ok(), has) << name << ": " << status;
+    if (has) continue;
+    const std::string message(status.message());
+    EXPECT_THAT(message, ::testing::HasSubstr("this GPU has compute capability 10.0"));
+    EXPECT_THAT(message, ::testing::HasSubstr("choose precision.fp8_scaling TENSORWISE"));
+  }
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST(TuningFileTest, ACompiledTableIsThatOfItsCardAndVersion) {
                                                    .b = Tensor::Contiguous(DType::kBFloat16, {24, 16}),
                                                    .c_MN = Tensor::Contiguous(DType::kFloat32, {8, 16})},
                                                   /*allow_tf32=*/false);
-  const std::string text = absl::StrCat("shale cublaslt algorithms 2\non NVIDIA H200, cublaslt 130100\n",
+  const std::string text = absl::StrCat("shale cublaslt algorithms 3\non NVIDIA H200, cublaslt 130100\n",
                                         key.ToString(), " -> ", kAlgorithm, "\n");
   const CompiledFile tables[] = {{"NVIDIA_H100_80GB_HBM3.txt", "no table"}, {"NVIDIA_H200.txt", text}};
   const auto table = CompiledTuningTable("NVIDIA H200", tables);

@@ -151,6 +151,7 @@ class RandomTextJobs : public TextDataTest {
     }
     job.overrides.push_back("precision.matmuls=FP8");
     if (Pick(random, 2) == 0) job.overrides.push_back("precision.fp8_gradients=E4M3");
+    if (Pick(random, 2) == 0) job.overrides.push_back("precision.fp8_scaling=BLOCKWISE");
   }
 
   TextJob Make(Random& random) {

@@ -60,11 +60,11 @@ class CublasLtMatMulsTest : public ::testing::Test {
     MatMul op{.a = Ones(a, {4, 32}),
               .b = Ones(b, {48, 32}),
               .c_MN = Ones(c, {4, 48}),
-              .scale_a_1 = Ones(DType::kFloat32, {1}),
-              .scale_b_1 = Ones(DType::kFloat32, {1}),
+              .scale_a = Ones(DType::kFloat32, {1}),
+              .scale_b = Ones(DType::kFloat32, {1}),
               .transpose_b = true};
-    *op.scale_a_1.as<float>() = 2;
-    *op.scale_b_1.as<float>() = 0.25f;
+    *op.scale_a.as<float>() = 2;
+    *op.scale_b.as<float>() = 0.25f;
     return op;
   }
   MatMul Op(int64_t m, int64_t n, int64_t k, DType act = DType::kBFloat16, DType c = DType::kFloat32) {
@@ -225,18 +225,45 @@ TEST_F(CublasLtMatMulsTest, OperandsOfFloat8BringTheirScales) {
     EXPECT_EQ(call.matmul.transpose_a, CUBLAS_OP_T);
     EXPECT_EQ(call.matmul.transpose_b, CUBLAS_OP_N);
     EXPECT_EQ(call.matmul.fast_accumulation, fast);
-    EXPECT_EQ(call.matmul.a_scale, op.scale_b_1.data);
-    EXPECT_EQ(call.matmul.b_scale, op.scale_a_1.data);
+    EXPECT_EQ(call.matmul.a_scale, op.scale_b.data);
+    EXPECT_EQ(call.matmul.b_scale, op.scale_a.data);
     EXPECT_EQ(op.c_MN.as<float>()[5], 16);
     // Other scales at other addresses are another call of the same kind.
     MatMul other = Float8Op(kE5M2, kE4M3, DType::kFloat32);
     other.fast_accumulation = fast;
-    EXPECT_EQ(CallOf(backend, other).matmul.a_scale, other.scale_b_1.data);
+    EXPECT_EQ(CallOf(backend, other).matmul.a_scale, other.scale_b.data);
     other.accumulate = true;
     EXPECT_EQ(CallOf(backend, other).beta, 1);
     EXPECT_EQ(other.c_MN.as<float>()[5], 32);
   }
   EXPECT_EQ(library_.queries.size(), 4u);
+}
+
+// Rows of our scales are columns of the library's, too.
+TEST_F(CublasLtMatMulsTest, BlockwiseScalesAreModesOfTheOperands) {
+  constexpr DType kE4M3 = DType::kFloat8E4M3;
+  MatMulBackend& backend = Backend();
+  for (const Float8Scales scales : {Float8Scales::kTiles, Float8Scales::kBlocks}) {
+    const bool blocks = scales == Float8Scales::kBlocks;
+    MatMul op{.a = Ones(kE4M3, {4, 144}),
+              .b = Ones(kE4M3, {48, 144}),
+              .c_MN = Ones(DType::kFloat32, {4, 48}),
+              .scale_a = Ones(DType::kFloat32, {2, 4}),
+              .scale_b = blocks ? Ones(DType::kFloat32, {1, 4}) : Ones(DType::kFloat32, {2, 48}),
+              .transpose_b = true,
+              .scales = scales};
+    op.scale_a.as<float>()[4 + 2] = 2;                // Of row 2, from column 128 on.
+    op.scale_b.as<float>()[blocks ? 1 : 48 + 5] = 4;  // From column 128 on, of row 5 or of all.
+    const LtCall call = CallOf(backend, op);
+    EXPECT_EQ(call.matmul.a_scale_mode,
+              blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    EXPECT_EQ(call.matmul.b_scale_mode, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    EXPECT_EQ(call.matmul.a_scale, op.scale_b.data);
+    EXPECT_EQ(call.matmul.fast_accumulation, 0);
+    EXPECT_EQ(op.c_MN.as<float>()[2 * 48 + 5], 128 + 2 * 4 * 16);
+    EXPECT_EQ(op.c_MN.as<float>()[48 + 4], 128 + (blocks ? 4 : 1) * 16);
+  }
+  EXPECT_EQ(library_.queries.size(), 2u);
 }
 
 // The library's matmuls of fp8 add a bias in bf16 or f16 to a result of the same dtype.

@@ -110,6 +110,8 @@ cublasStatus_t MatmulDescSetAttribute(cublasLtMatmulDesc_t matmul, cublasLtMatmu
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return Assign(desc.fast_accumulation, from, size);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return Assign(desc.a_scale, from, size);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return Assign(desc.b_scale, from, size);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return Assign(desc.a_scale_mode, from, size);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return Assign(desc.b_scale_mode, from, size);
     default: return Misuse("an attribute that the stand-in does not know");
   }
 }
@@ -166,12 +168,24 @@ uint64_t ElementBytes(const LtLayout& layout) {
   return layout.type == CUDA_R_16BF || layout.type == CUDA_R_16F ? 2 : 4;
 }
 
+// Both operands have one scale, or both have scales of their parts, of which not both are blocks. M and N are then
+// multiples of 4, and each 128 products are added in fp32 anyway.
+bool ScalesFit(const LtMatMul& matmul, const LtLayout& d) {
+  constexpr int32_t kOne = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, kTiles = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                    kBlocks = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  const std::pair modes(matmul.a_scale_mode, matmul.b_scale_mode);
+  if (modes == std::pair(kOne, kOne)) return true;
+  return (modes == std::pair(kTiles, kTiles) || modes == std::pair(kTiles, kBlocks) ||
+          modes == std::pair(kBlocks, kTiles)) &&
+         d.rows % 4 == 0 && d.columns % 4 == 0 && matmul.fast_accumulation == 0;
+}
+
 // Operands of 8 bits have their K in memory without gaps, and all columns in memory begin at multiples of 16 bytes.
 bool Float8FormFits(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b, const LtLayout& d) {
   const bool bias_fits = matmul.epilogue != CUBLASLT_EPILOGUE_BIAS || d.type != CUDA_R_32F;
   return matmul.transpose_a == CUBLAS_OP_T && matmul.transpose_b == CUBLAS_OP_N && a.rows % 16 == 0 &&
          a.columns % 16 == 0 && a.ld % 16 == 0 && b.ld % 16 == 0 &&
-         static_cast<uint64_t>(d.ld) * ElementBytes(d) % 16 == 0 && bias_fits;
+         static_cast<uint64_t>(d.ld) * ElementBytes(d) % 16 == 0 && bias_fits && ScalesFit(matmul, d);
 }
 
 bool TypesAreSupported(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b, const LtLayout& c,
@@ -355,25 +369,35 @@ void Put(const LtLayout& layout, void* data, uint64_t row, uint64_t column, doub
   }
 }
 
-// Computes D = alpha, times the scales of A and B, times op(A) op(B) + beta C + the bias of each row.
+// Returns the scale of an element of an operand of `rows` x `depth` elements, by the layouts of NVIDIA's reference.
+double ScaleOf(const void* scales, int32_t mode, uint64_t rows, uint64_t depth, uint64_t row, uint64_t k) {
+  if (scales == nullptr) return 1;
+  const uint64_t padded = ((depth + 127) / 128 + 3) / 4 * 4;
+  const uint64_t place = mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F       ? row + k / 128 * rows
+                         : mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F ? k / 128 + row / 128 * padded
+                                                                               : 0;
+  return static_cast<const float*>(scales)[place];
+}
+
+// Computes D = alpha op(A) op(B) + beta C + the bias of each row, each element of A and B times its scale.
 void Compute(const LtCall& call) {
-  const bool ta = call.matmul.transpose_a != CUBLAS_OP_N, tb = call.matmul.transpose_b != CUBLAS_OP_N;
+  const LtMatMul& m = call.matmul;
+  const bool ta = m.transpose_a != CUBLAS_OP_N, tb = m.transpose_b != CUBLAS_OP_N;
   const auto rows = static_cast<int64_t>(call.d.rows);
-  double scale = call.alpha;
-  for (const void* factor : {call.matmul.a_scale, call.matmul.b_scale}) {
-    if (factor != nullptr) scale *= *static_cast<const float*>(factor);
-  }
+  const uint64_t depth = ta ? call.a.rows : call.a.columns;
   const LtLayout bias = {.type = call.d.type, .rows = call.d.rows, .columns = 1, .ld = rows};
   // An algorithm may use all that it is given, whatever it said that it needs.
   std::memset(call.workspace, 0xAB, call.workspace_bytes);
   for (uint64_t column = 0; column < call.d.columns; ++column) {
     for (uint64_t row = 0; row < call.d.rows; ++row) {
       double sum = 0;
-      for (uint64_t k = 0; k < (ta ? call.a.rows : call.a.columns); ++k) {
+      for (uint64_t k = 0; k < depth; ++k) {
         sum += (ta ? Get(call.a, call.a_data, k, row) : Get(call.a, call.a_data, row, k)) *
-               (tb ? Get(call.b, call.b_data, column, k) : Get(call.b, call.b_data, k, column));
+               ScaleOf(m.a_scale, m.a_scale_mode, call.d.rows, depth, row, k) *
+               (tb ? Get(call.b, call.b_data, column, k) : Get(call.b, call.b_data, k, column)) *
+               ScaleOf(m.b_scale, m.b_scale_mode, call.d.columns, depth, column, k);
       }
-      double value = scale * sum;
+      double value = call.alpha * sum;
       if (call.beta != 0) value += call.beta * Get(call.c, call.c_data, row, column);
       if (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS) value += Get(bias, call.matmul.bias, row, 0);
       Put(call.d, call.d_data, row, column, value);
@@ -413,6 +437,8 @@ cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, cons
   }
   if (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && call.matmul.bias == nullptr) return Misuse("no bias");
   if (call.beta != 0 && (c_data != d_data || !(call.c == call.d))) return Misuse("C is not D");
+  if (!Aligned(call.matmul.a_scale, 16) || !Aligned(call.matmul.b_scale, 16))
+    return Misuse("scales that are not aligned");
   if (workspace_bytes < algorithm->data[kWorkspaceWord]) return Misuse("too little workspace");
   if (workspace_bytes > 0 && !Aligned(workspace, 256)) return Misuse("workspace that is not aligned");
   if (algorithm->data[kQueryWord] != kNoQuery) {

@@ -33,6 +33,7 @@ struct LtMatMul {
   const void* bias = nullptr;
   int8_t fast_accumulation = 0;
   const void *a_scale = nullptr, *b_scale = nullptr;  // Of operands of 8 bits. Null: 1.
+  int32_t a_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, b_scale_mode = a_scale_mode;
   bool operator==(const LtMatMul&) const = default;
 };
 

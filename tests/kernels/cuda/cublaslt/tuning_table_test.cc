@@ -47,7 +47,7 @@ TEST(MatMulKeyTest, RowsAndColumnsOfTheOpBecomeSizesAndStrides) {
   EXPECT_EQ(
       key.ToString(),
       "a=bf16 b=bf16 c=f32 ta=1 tb=0 m=4 n=6 k=8 lda=20 ldb=6 ldc=6 align_a=8 align_b=256 align_c=256 align_bias=0 "
-      "bias=0 accumulate=0 tf32=0 fast=0");
+      "bias=0 accumulate=0 tf32=0 fast=0 scales=one");
 }
 
 TEST(MatMulKeyTest, AlignmentIsThatOfTheAddressOrOfThePlaceInItsBuffer) {
@@ -96,15 +96,17 @@ MatMul Float8Op(DType a, DType b, DType c, bool fast) {
   return {.a = Tensor::Contiguous(a, {4, 32}),
           .b = Tensor::Contiguous(b, {48, 32}),
           .c_MN = Tensor::Contiguous(c, {4, 48}),
-          .scale_a_1 = scale,
-          .scale_b_1 = scale,
+          .scale_a = scale,
+          .scale_b = scale,
           .transpose_b = true,
           .fast_accumulation = fast};
 }
 
 TEST(MatMulKeyTest, WhatItPrintsItReads) {
   constexpr DType kE4M3 = DType::kFloat8E4M3, kE5M2 = DType::kFloat8E5M2;
-  for (const MatMul& op : {Op(4, 6, 8, DType::kFloat32), Float8Op(kE4M3, kE4M3, DType::kFloat16, true),
+  MatMul blocks = Float8Op(kE4M3, kE4M3, DType::kFloat16, false);
+  blocks.scales = Float8Scales::kBlocks;
+  for (const MatMul& op : {Op(4, 6, 8, DType::kFloat32), blocks, Float8Op(kE4M3, kE4M3, DType::kFloat16, true),
                            Float8Op(kE5M2, kE4M3, DType::kFloat32, false)}) {
     const MatMulKey key = MatMulKey::Of(op, true);
     const auto read = MatMulKey::Parse(key.ToString());
@@ -172,9 +174,10 @@ TEST(MatMulKeyTest, WhatIsNoMatMulIsRefused) {
                                                                     {"ta=0", "ta=2"},
                                                                     {"ta=0 tb=0", "tb=0 ta=0"},
                                                                     {"tf32=0", "tf32=1"},
-                                                                    {"fast=0", "fast=0 x=1"},
+                                                                    {"scales=one", "scales=one x=1"},
                                                                     {"fast=0", "fast=1"},
-                                                                    {" fast=0", ""}};
+                                                                    {"scales=one", "scales=tiles"},
+                                                                    {" scales=one", ""}};
   for (const auto& [from, to] : changes) {
     std::string bad = good;
     const size_t at = bad.find(from);
@@ -235,7 +238,7 @@ TEST(TuningTableTest, AMachineThatCouldNotBeReadAgainIsRefused) {
 }
 
 TEST(TuningTableTest, HostileTextIsRefusedByLine) {
-  const std::string title = "shale cublaslt algorithms 2\n", on = "on NVIDIA H200, cublaslt 130100\n";
+  const std::string title = "shale cublaslt algorithms 3\n", on = "on NVIDIA H200, cublaslt 130100\n";
   const std::string key = MatMulKey::Of(Op(64, 32, 16), false).ToString();
   const std::string words =
       "000000000000000a 0000000000000001 0000000000000002 0000000000000003 0000000000000004 0000000000000005 "
@@ -243,7 +246,7 @@ TEST(TuningTableTest, HostileTextIsRefusedByLine) {
   const std::string matmul = key + " -> " + words + "\n";
   ASSERT_EQ(Refusal(title + on + matmul), "accepted");
   EXPECT_THAT(Refusal(""), HasSubstr("found no line"));
-  EXPECT_THAT(Refusal("shale cublaslt algorithms 1\n"), HasSubstr("line 1: wanted \"shale cublaslt algorithms 2\""));
+  EXPECT_THAT(Refusal("shale cublaslt algorithms 1\n"), HasSubstr("line 1: wanted \"shale cublaslt algorithms 3\""));
   EXPECT_THAT(Refusal(on + title), HasSubstr("line 1"));
   EXPECT_THAT(Refusal(title + matmul), HasSubstr("line 2: found a matmul before the line that names its machine"));
   EXPECT_THAT(Refusal(title + on + matmul + matmul), HasSubstr("line 4: this matmul already has an algorithm"));

@@ -126,6 +126,26 @@ TEST(KernelCounts, Float8ReadsEachNumberOnceForBothCopies) {
   EXPECT_EQ(q.written_bytes, bytes + 4);
 }
 
+// A matrix with blockwise scales is read once in all, because nothing looks for its maximum before.
+TEST(KernelCounts, BlockwiseFloat8ReadsEachNumberOnce) {
+  PrintHead();
+  const int64_t rows = CountedRows() / 16 * 16;
+  constexpr int64_t kColumns = 4864;
+  ReservedMemory memory;
+  const Float8ScaleMatrix out = Float8ScaleMatrix::Of(Float8Scales::kTiles, rows, kColumns),
+                          transposed = Float8ScaleMatrix::Of(Float8Scales::kTiles, kColumns, rows);
+  const QuantizeFloat8 quantize = {
+      .x_RC = memory.Zeros(kCountedAct, {rows, kColumns}),
+      .out_RC = memory.Zeros(DType::kFloat8E4M3, {rows, kColumns}),
+      .transposed_CR = memory.Zeros(DType::kFloat8E4M3, {kColumns, rows}),
+      .out_scales = memory.Zeros(DType::kFloat32, {out.rows, out.columns}),
+      .transposed_scales = memory.Zeros(DType::kFloat32, {transposed.rows, transposed.columns}),
+      .scales = Float8Scales::kTiles};
+  const cuda_on_host::Counts q = CountOf("QuantizeFloat8 in tiles, C = 4864", memory, quantize, rows);
+  EXPECT_EQ(q.read_bytes, 2 * rows * kColumns);
+  EXPECT_EQ(q.written_bytes, 2 * rows * kColumns + 4 * (out.elements() + transposed.elements()));
+}
+
 TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogitOnce) {
   PrintHead();
   for (const int64_t vocabulary : {32000, 50264, 128256, 151936, 256000}) {

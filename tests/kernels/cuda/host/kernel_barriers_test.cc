@@ -108,6 +108,17 @@ TEST(CudaFloat8, NeedsEachOfItsBarriers) {
     ExpectNeedsEachOfItsBarriers(memory, op, 1);
     op.transposed_CR = memory.Output(DType::kFloat8E4M3, {33, 40});
     ExpectNeedsEachOfItsBarriers(memory, op, 2);
+    for (const Float8Scales scales : {Float8Scales::kTiles, Float8Scales::kBlocks}) {
+      const bool tiles = scales == Float8Scales::kTiles;
+      QuantizeFloat8 parts = {.x_RC = x,
+                              .out_RC = memory.Output(DType::kFloat8E4M3, {40, 33}),
+                              .out_scales = memory.Output(DType::kFloat32, {1, tiles ? 40 : 4}),
+                              .scales = scales};
+      ExpectNeedsEachOfItsBarriers(memory, parts, tiles ? 0 : 1);
+      parts.transposed_CR = memory.Output(DType::kFloat8E4M3, {33, 40});
+      parts.transposed_scales = memory.Output(DType::kFloat32, {1, tiles ? 33 : 4});
+      ExpectNeedsEachOfItsBarriers(memory, parts, tiles ? 3 : 2);
+    }
     const QuantizeShard shard = {.stage = QuantizeShard::Stage::kQuantize,
                                  .weight_P = memory.Random(act, {40}),
                                  .maxima_WQ = memory.Values(DType::kFloat32, {40, 1}, std::vector<double>(40, 1)),

@@ -331,6 +331,30 @@ TEST(LargeOperands, Float8) {
   EXPECT_EQ(LastOf(far.transposed_CR), 448);
 }
 
+TEST(LargeOperands, BlockwiseFloat8) {
+  for (const Float8Scales scales : {Float8Scales::kTiles, Float8Scales::kBlocks}) {
+    ReservedMemory memory;
+    const auto places = [&](int64_t rows, int64_t columns) {
+      const Float8ScaleMatrix matrix = Float8ScaleMatrix::Of(scales, rows, columns);
+      return memory.Zeros(DType::kFloat32, {matrix.rows, matrix.columns});
+    };
+    for (const bool far : {false, true}) {
+      const int64_t rows = far ? 600 : kMany, columns = far ? 200 : kWide;
+      const QuantizeFloat8 op = {
+          .x_RC = EndingInOnes(far ? FarRows(memory, rows, columns) : memory.Zeros(kAct, {rows, columns}), 1),
+          .out_RC = memory.Zeros(DType::kFloat8E4M3, {rows, columns}),
+          .transposed_CR = memory.Zeros(DType::kFloat8E4M3, {columns, rows}),
+          .out_scales = places(rows, columns),
+          .transposed_scales = places(columns, rows),
+          .scales = scales};
+      RunLastBlocks(memory, op);
+      EXPECT_EQ(LastOf(op.out_RC), 448);
+      EXPECT_EQ(LastOf(op.transposed_CR), 448);
+      EXPECT_EQ(LastOf(op.out_scales) > 0, scales == Float8Scales::kTiles || !far);
+    }
+  }
+}
+
 TEST(LargeOperands, AccumulateAndZeroRanges) {
   ReservedMemory memory;
   constexpr int64_t kSize = kMany * kWide;
