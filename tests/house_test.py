@@ -41,7 +41,7 @@ _GENERATED = {"engine/plan/config/job_members.h", "tests/prefix.h", "tests/prefi
 _KERNELS = {"kernels", "kernels/device", "kernels/ops"}
 _ENGINE_BASE = _KERNELS | {"engine/strings"}
 _MAY_INCLUDE = {
-    "kernels/device": {"kernels"},  # The headers without ops: checks, integers.
+    "kernels/device": {"kernels"},  # The headers without ops: checks, integers, ranges.
     "kernels": {"kernels/device", "kernels/ops"},
     "kernels/ops": {"kernels"},  # The headers that no kind of op changes: tensors, Access, update rules.
     "kernels/reference": _KERNELS,

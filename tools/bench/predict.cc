@@ -101,10 +101,12 @@ absl::Status Measure(int64_t rounds, Group& group) {
 }
 
 // Measures the cells, as many of a shape together as an eighth of the memory holds. Calibrating takes as much
-// beside them, and the last one of a group may be large. If it is interrupted, returns the groups before that.
+// beside them, and the last one of a group may be large. If it is interrupted, returns the groups before that. Returns
+// an error if no cell was measured.
 absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells, int64_t rounds) {
   std::vector<Group> groups;
   Group now;
+  absl::Status excluded = absl::CancelledError("interrupted before anything was measured");
   int64_t bytes = 0;
   const auto measure_now = [&]() -> absl::Status {
     if (now.runs.empty() || interrupted) return absl::OkStatus();
@@ -123,13 +125,17 @@ absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells,
     if (interrupted) break;
     if (!now.runs.empty() && now.runs[0].cell->shape != cell.shape) SHALE_RETURN_IF_ERROR(measure_now());
     absl::StatusOr<TimedJob> timed = StartTimedJob(cell.job);
-    if (absl::IsInvalidArgument(timed.status())) continue;  // Settings that exclude each other.
+    if (absl::IsInvalidArgument(timed.status())) {  // Settings that exclude each other.
+      excluded = timed.status();
+      continue;
+    }
     if (!timed.ok()) return timed.status();
     bytes += timed->plan->arena_bytes * cell.job.sharding.ranks;
     now.runs.push_back({.cell = &cell, .timed = *std::move(timed)});
     if (bytes > PhysicalMemoryBytes() / 8) SHALE_RETURN_IF_ERROR(measure_now());
   }
   SHALE_RETURN_IF_ERROR(measure_now());
+  if (groups.empty()) return excluded;
   return groups;
 }
 
@@ -201,7 +207,6 @@ absl::Status Main(const Flags& flags) {
   std::signal(SIGINT, Interrupt);
   std::signal(SIGTERM, Interrupt);
   SHALE_ASSIGN_OR_RETURN(std::vector<Group> groups, MeasureGroups(cells, flags.steps));
-  if (groups.empty()) return absl::CancelledError("interrupted before anything was measured");
   PredictLeftOut(groups);
   std::printf("%s, %d processors, %s\n\n", ProcessorName().c_str(), ProcessorCount(), Today().c_str());
   Print(groups);

@@ -65,17 +65,18 @@ class Contest {
   // Chooses who takes part, the search's way first.
   absl::Status Enter() {
     SHALE_ASSIGN_OR_RETURN(const SearchResult found, FindFastest({.job = job_, .machine = machine_}));
-    SHALE_RETURN_IF_ERROR(Add(found.best.overrides, "", found.best.cost.seconds));
+    SHALE_RETURN_IF_ERROR(Add(found.best.overrides, "", found.best.cost.seconds).status());
     for (const SearchChoice& choice : found.choices) {
       if (!choice.runner_up) continue;
       std::vector<Override> settings = found.best.overrides;
       settings.insert(settings.end(), choice.runner_up->overrides.begin(), choice.runner_up->overrides.end());
       SHALE_RETURN_IF_ERROR(
-          Add(settings, SettingsText(choice.runner_up->overrides, " "), choice.runner_up->cost.seconds));
+          Add(settings, SettingsText(choice.runner_up->overrides, " "), choice.runner_up->cost.seconds).status());
     }
     SHALE_RETURN_IF_ERROR(AddPresets());
     for (const Variant& variant : found.front) {
-      SHALE_RETURN_IF_ERROR(Add(variant.overrides, SettingsText(variant.overrides, " "), variant.cost.seconds));
+      SHALE_RETURN_IF_ERROR(
+          Add(variant.overrides, SettingsText(variant.overrides, " "), variant.cost.seconds).status());
     }
     return absl::OkStatus();
   }
@@ -96,35 +97,36 @@ class Contest {
   // Each preset of activation checkpointing, with the largest micro-batch of the job's global batch that fits.
   absl::Status AddPresets() {
     for (const absl::string_view preset : {"NONE", "ATTENTION", "CHEAP", "FFN", "BLOCK"}) {
-      for (int64_t micro_batch = job_.batch.global_batch / job_.sharding.ranks; micro_batch > 0; micro_batch /= 2) {
+      bool fits = false;
+      for (int64_t size = job_.batch.global_batch / job_.sharding.ranks; size > 0 && !fits; size /= 2) {
         const std::vector<Override> settings = {{"activation_checkpointing.preset", std::string(preset)},
-                                                {"batch.micro_batch", absl::StrCat(micro_batch)}};
-        const size_t before = contestants_.size();
-        SHALE_RETURN_IF_ERROR(Add(settings, SettingsText(settings, " "), 0));
-        if (contestants_.size() > before) break;
+                                                {"batch.micro_batch", absl::StrCat(size)}};
+        SHALE_ASSIGN_OR_RETURN(fits, Add(settings, SettingsText(settings, " "), 0));
       }
     }
     return absl::OkStatus();
   }
 
-  // Adds a way, unless there are enough, it does not fit, or it is there already.
-  absl::Status Add(const std::vector<Override>& settings, std::string name, double predicted) {
-    if (std::ssize(contestants_) > flags_.rivals) return absl::OkStatus();
+  // Adds a way, unless there are enough, it does not fit, or it is there already. Returns whether it fits.
+  absl::StatusOr<bool> Add(const std::vector<Override>& settings, std::string name, double predicted) {
+    const bool is_choice = contestants_.empty();
+    if (std::ssize(contestants_) > flags_.rivals) return true;
     const absl::StatusOr<Job> job = WithOverrides(job_, TextsOf(settings));
-    if (!job.ok()) return contestants_.empty() ? job.status() : absl::OkStatus();
+    if (!job.ok() && !is_choice) return false;
+    if (!job.ok()) return job.status();
     absl::StatusOr<TimedJob> timed = StartTimedJob(*job);
-    if (!timed.ok()) {
-      const bool excluded = absl::IsInvalidArgument(timed.status()) || absl::IsResourceExhausted(timed.status());
-      return excluded && !contestants_.empty() ? absl::OkStatus() : timed.status();
-    }
+    const bool excluded = absl::IsInvalidArgument(timed.status()) || absl::IsResourceExhausted(timed.status());
+    if (excluded && !is_choice) return false;
+    if (!timed.ok()) return timed.status();
     const std::string resolved = ResolvedJobText(timed->job);
     for (const Contestant& other : contestants_) {
-      if (ResolvedJobText(other.timed.job) == resolved) return absl::OkStatus();
+      if (ResolvedJobText(other.timed.job) == resolved) return true;
     }
-    bytes_ += timed->plan->arena_bytes * job->sharding.ranks;
-    if (bytes_ > PhysicalMemoryBytes() / 2) return absl::OkStatus();  // More do not fit at once.
+    const int64_t bytes = timed->plan->arena_bytes * job->sharding.ranks;
+    if (bytes_ + bytes > PhysicalMemoryBytes() / 2 && !is_choice) return true;  // More do not fit at once.
+    bytes_ += bytes;
     contestants_.push_back({settings, std::move(name), predicted, *std::move(timed)});
-    return absl::OkStatus();
+    return true;
   }
 
   const Job job_;
@@ -204,8 +206,8 @@ absl::Status Main(const Flags& flags) {
     SHALE_RETURN_IF_ERROR(Compare(job, flags, ratios));
   }
   const auto within = std::count_if(ratios.begin(), ratios.end(), [](double ratio) { return ratio <= 1.03; });
-  std::printf("seconds of the choice against the fastest way: at most 1.03 in %d of %d cases, the largest %s\n", within,
-              std::ssize(ratios), Digits(*std::max_element(ratios.begin(), ratios.end())).c_str());
+  std::printf("seconds of the choice against the fastest way: at most 1.03 in %td of %td cases, the largest %s\n",
+              within, std::ssize(ratios), Digits(*std::max_element(ratios.begin(), ratios.end())).c_str());
   return absl::OkStatus();
 }
 

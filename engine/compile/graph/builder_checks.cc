@@ -71,13 +71,16 @@ bool GraphBuilder::MultipliesInFloat8(const Tensor& x_TK, const Tensor& weight_N
     float8_weights_.insert(unit().values[weight_NK.where.symbol].parameter);
   }
   if (options_.mode == GraphMode::kLogits) return false;
-  const int64_t row_multiple = rows ? kFloat8Multiple : options_.float8_blockwise ? kFloat8RowMultiple : 1;
+  const bool tiles = options_.float8_blockwise && !rows;  // The tiles alone ask something of the number of rows.
+  const int64_t row_multiple = rows ? kFloat8Multiple : tiles ? kFloat8RowMultiple : 1;
   const struct {
     int64_t size, multiple;
     const char *what, *remedy;
   } sizes[] = {{x_TK.dim(1), kFloat8Multiple, "inputs", "widths of the model"},
                {weight_NK.dim(0), kFloat8Multiple, "outputs", "widths of the model"},
-               {x_TK.dim(0), row_multiple, "rows in a micro-batch", "a batch.micro_batch or batch.sequence_length"}};
+               {x_TK.dim(0), row_multiple, "rows in a micro-batch",
+                tiles ? "precision.fp8_scaling TENSORWISE, a batch.micro_batch or batch.sequence_length"
+                      : "a batch.micro_batch or batch.sequence_length"}};
   for (const auto& [size, multiple, what, remedy] : sizes) {
     if (size % multiple == 0) continue;
     Fail(absl::InvalidArgumentError(absl::StrCat("linear layer ", unit().name, ".", name, " has ", size, " ", what,

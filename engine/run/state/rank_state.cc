@@ -24,8 +24,11 @@ const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
     case SavedPart::kNf4Codes: return tensors.nf4_codes;
     case SavedPart::kNf4Absmax: return tensors.nf4_absmax;
     case SavedPart::kNf4Scales: return tensors.nf4_scales;
-    default: return tensors.nf4_means;
+    case SavedPart::kNf4Means: return tensors.nf4_means;
+    case SavedPart::kFirstState: break;  // States have their own way.
   }
+  SHALE_CHECK(false) << "part " << static_cast<int>(part) << " is a state";
+  return tensors.value;
 }
 
 SavedValues FormOf(const SavedTensors& saved) {

@@ -278,8 +278,7 @@ TEST_F(CublasLtMatMulsTest, ABiasOfFloat8IsAddedByTheMatMulOrBefore) {
     const bool wide = c == DType::kFloat32;
     EXPECT_EQ(call.matmul.epilogue, static_cast<uint32_t>(wide ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS));
     EXPECT_EQ(call.beta, wide ? 1 : 0);
-    if (wide) EXPECT_EQ(op.c_MN.as<float>()[5], 17);
-    if (c == DType::kBFloat16) EXPECT_EQ(ToFloat(op.c_MN.as<BFloat16>()[5]), 17);
+    EXPECT_EQ(wide ? op.c_MN.as<float>()[5] : c == DType::kBFloat16 ? ToFloat(op.c_MN.as<BFloat16>()[5]) : 17, 17);
   }
 }
 
