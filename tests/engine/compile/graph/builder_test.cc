@@ -289,7 +289,8 @@ TEST(GraphBuilder, BlockwiseFp8NeedsRowsInFoursAndNoGroupsOfItsOwn) {
   options.sequence_length = 9;
   EXPECT_EQ(BuildDecoder(Float8Decoder(), options).status().message(),
             "linear layer blocks.0.attention.qkv has 9 rows in a micro-batch, and matmuls in FP8 need a multiple of "
-            "4; choose a batch.micro_batch or batch.sequence_length to match, or precision.matmuls AS_COMPUTED");
+            "4; choose precision.fp8_scaling TENSORWISE, a batch.micro_batch or batch.sequence_length to match, or "
+            "precision.matmuls AS_COMPUTED");
 }
 
 // An op may update the input of a layer in place. What was quantized before is another matrix then.

@@ -89,8 +89,7 @@ TEST(Overrides, FailWithTheMessagesOfAFile) {
             "activation_checkpointing, optimizer, lr_schedule, checkpoint, telemetry, runtime; did you mean "
             "model.decoder.layers?");
   EXPECT_EQ(SetError({"batch.micro_batch.x=3"}),
-            "--set: batch.micro_batch.x: micro_batch is a value and has no "
-            "fields");
+            "--set: batch.micro_batch.x: micro_batch is a value and has no fields; leave .x out");
   EXPECT_EQ(SetError({"batch.micro_batch"}),
             "--set: found \"batch.micro_batch\"; expected path=value, as in batch.micro_batch=2");
   EXPECT_EQ(SetError({"=3"}), "--set: found \"=3\"; expected path=value, as in batch.micro_batch=2");

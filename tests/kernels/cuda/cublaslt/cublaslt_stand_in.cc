@@ -437,8 +437,10 @@ cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, cons
   }
   if (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && call.matmul.bias == nullptr) return Misuse("no bias");
   if (call.beta != 0 && (c_data != d_data || !(call.c == call.d))) return Misuse("C is not D");
-  if (!Aligned(call.matmul.a_scale, 16) || !Aligned(call.matmul.b_scale, 16))
+  if (call.matmul.a_scale_mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F &&
+      (!Aligned(call.matmul.a_scale, 16) || !Aligned(call.matmul.b_scale, 16))) {
     return Misuse("scales that are not aligned");
+  }
   if (workspace_bytes < algorithm->data[kWorkspaceWord]) return Misuse("too little workspace");
   if (workspace_bytes > 0 && !Aligned(workspace, 256)) return Misuse("workspace that is not aligned");
   if (algorithm->data[kQueryWord] != kNoQuery) {
