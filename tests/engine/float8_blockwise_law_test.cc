@@ -11,6 +11,7 @@
 #include "engine/compile/program/program.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
+#include "tests/engine/float8_law_support.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
@@ -68,43 +69,8 @@ TEST(Float8BlockwiseLaws, SchedulesAndCheckpointingChangeNoBits) {
   ExpectSchedulesAgree(options, BlockwiseBatch(2), /*most_blocks=*/2);
 }
 
-// Returns how many times a step quantizes weights, over all iterations.
-int64_t TimesBlocksAreQuantized(const StepProgram& program) {
-  int64_t times = 0;
-  for (const Loop& loop : program.loops) {
-    for (InstructionId id = loop.begin; id < loop.end; ++id) {
-      const Op* op = std::get_if<Op>(&program.instructions[id].action);
-      const QuantizeFloat8* quantize = op == nullptr ? nullptr : op->As<QuantizeFloat8>();
-      times += quantize != nullptr && quantize->scales == Float8Scales::kBlocks ? loop.repeat : 0;
-    }
-  }
-  return times;
-}
-
 TEST(Float8BlockwiseLaws, QuantizingWeightsOnceChangesNoBits) {
-  const int64_t blocks = BlockwiseDecoder().layers;
-  struct Case {
-    Mesh mesh;
-    Strategy strategy = Strategy::kFullShard;
-    Accumulation accumulation = Accumulation::kSharded;
-    int64_t times = 0;  // That weights are quantized.
-  };
-  for (const Case& c : {Case{.times = 4 * blocks},  // In both forms at once.
-                        {.accumulation = Accumulation::kLayered, .times = 8 * blocks},
-                        {{.shard = 3}, Strategy::kZero1, Accumulation::kNoSync, 4 * blocks},
-                        {{.shard = 3}, Strategy::kZero1, Accumulation::kLayered, 8 * blocks}}) {
-    RunOptions options = BlockwiseOptions();
-    options.steps = 2;
-    options.step.mesh = c.mesh;
-    options.step.strategy = c.strategy;
-    options.step.accumulation = c.accumulation;
-    const RunResult once = MustRun(options, BlockwiseBatch(7));
-    options.step.prepares_weights_once = false;
-    const RunResult each = MustRun(options, BlockwiseBatch(7));
-    ExpectBitsOf(once, each, absl::StrCat(c.mesh.shard, " ", ToString(c.accumulation)));
-    EXPECT_EQ(TimesBlocksAreQuantized(each.step.program), 8 * blocks * each.step.program.micro_batches);
-    EXPECT_EQ(TimesBlocksAreQuantized(once.step.program), c.times);
-  }
+  ExpectQuantizingOnceAgrees(BlockwiseOptions(), BlockwiseBatch(7), BlockwiseDecoder().layers);
 }
 
 // Blocks cross the bounds of shards. So ranks gather the weights as they are, in bf16, and quantize them where they use

@@ -16,6 +16,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
+#include "tests/engine/float8_law_support.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
@@ -69,51 +70,9 @@ TEST(Float8Laws, SchedulesAndCheckpointingChangeNoBits) {
   ExpectSchedulesAgree(options, Batch(2), /*most_blocks=*/1);
 }
 
-// Returns how many QuantizeFloat8 of weights a step runs, over all iterations.
-int64_t TimesQuantized(const StepProgram& program) {
-  int64_t times = 0;
-  for (const Loop& loop : program.loops) {
-    for (InstructionId id = loop.begin; id < loop.end; ++id) {
-      const Op* op = std::get_if<Op>(&program.instructions[id].action);
-      const QuantizeFloat8* quantize = op == nullptr ? nullptr : op->As<QuantizeFloat8>();
-      const bool weight =
-          quantize != nullptr && absl::StrContains(program.buffers[quantize->scale_1.where.symbol].name, ".weight.");
-      times += weight ? loop.repeat : 0;
-    }
-  }
-  return times;
-}
-
-// A block has four weights, which are quantized for forward and for backward, if they are not gathered in fp8.
+// Where weights are gathered in fp8, ranks quantize their shards in place of this.
 TEST(Float8Laws, QuantizingWeightsOnceChangesNoBits) {
-  const Tokens tokens = Batch(7);
-  const int64_t blocks = Float8Decoder().layers;
-  struct Case {
-    Mesh mesh;
-    Strategy strategy = Strategy::kFullShard;
-    Accumulation accumulation = Accumulation::kSharded;
-    int64_t times = 0;  // That weights are quantized.
-  };
-  for (const Case& c : {Case{.times = 4 * blocks},  // In both forms at once.
-                        {.accumulation = Accumulation::kLayered, .times = 8 * blocks},
-                        {{.shard = 3}, Strategy::kZero1, Accumulation::kNoSync, 4 * blocks},
-                        {{.shard = 3}, Strategy::kZero1, Accumulation::kLayered, 8 * blocks}}) {
-    RunOptions options = Float8Options();
-    options.steps = 2;
-    options.step.mesh = c.mesh;
-    options.step.strategy = c.strategy;
-    options.step.accumulation = c.accumulation;
-    const RunResult once = MustRun(options, tokens);
-    options.step.prepares_weights_once = false;
-    const RunResult each = MustRun(options, tokens);
-    EXPECT_EQ(once.losses, each.losses);
-    EXPECT_TRUE(once.gradients == each.gradients);
-    EXPECT_TRUE(once.weights == each.weights);
-    EXPECT_EQ(once.measured_peak_bytes, once.plan.peak_bytes);
-    const int64_t micro_batches = each.step.program.micro_batches;
-    EXPECT_EQ(TimesQuantized(each.step.program), 8 * blocks * micro_batches);
-    EXPECT_EQ(TimesQuantized(once.step.program), c.times);
-  }
+  ExpectQuantizingOnceAgrees(Float8Options(), Batch(7), Float8Decoder().layers);
 }
 
 // Expects that a step gathers one byte for each weight that multiplies in fp8, and quantizes none where it is used.

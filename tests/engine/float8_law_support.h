@@ -1,0 +1,19 @@
+// What the laws of fp8 matmuls with one scale for each matrix have in common with those of blockwise scales.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/compile/program/program.h"
+#include "tests/engine/job_harness.h"
+
+namespace shale::testing {
+
+// Returns how many QuantizeFloat8 of weights a step runs, over all iterations.
+int64_t TimesQuantized(const StepProgram& program);
+
+// Expects that steps with the tokens, which are several micro-batches, have the same bits whether weights are quantized
+// once a step or where they are used. The model has `blocks` blocks, each with four weights, which are quantized for
+// forward and for backward.
+void ExpectQuantizingOnceAgrees(RunOptions options, const Tokens& tokens, int64_t blocks);
+
+}  // namespace shale::testing
