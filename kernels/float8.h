@@ -2,11 +2,9 @@
 // fp32. They are storage types only, like BFloat16.
 //
 //   Float8E4M3   4 bits of exponent (bias 7), 3 of fraction: up to 448, 2^-9 apart near zero. It has no infinity, and
-//   two
-//                NaNs: 0x7F and 0xFF.
+//                two NaNs: 0x7F and 0xFF.
 //   Float8E5M2   5 bits of exponent (bias 15), 2 of fraction: up to 57,344, 2^-16 apart near zero. Infinities and NaNs
-//   as
-//                in IEEE 754.
+//                as in IEEE 754.
 //
 // Kernels for GPUs call the functions that are constexpr.
 #pragma once
@@ -114,9 +112,10 @@ auto WithFloat8(DType dtype, const Run& run) {
   return dtype == DType::kFloat8E4M3 ? run(Float8E4M3()) : run(Float8E5M2());
 }
 
-// [Note: scales of fp8] A tensor in fp8 has one scale. Its elements are the numbers of the tensor times `factor`, and a
-// matmul multiplies its result by 1 / factor of each operand. The factor maps the largest magnitude of the tensor,
-// `maximum`, to the largest value of the format:
+// [Note: scales of fp8] A tensor in fp8 has one scale, or one for each of its parts ([Note: blockwise scales] in
+// kernels/float8_scales.h). Its elements are the numbers of the tensor times `factor`, and a matmul multiplies its
+// results by 1 / factor of each operand. The factor maps the largest magnitude of the tensor or part, `maximum`, to the
+// largest value of the format:
 //
 //   factor = fp32(largest / max(fp64(maximum), 1e-12)),    scale = fp32(1 / factor)
 //

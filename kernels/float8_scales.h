@@ -13,10 +13,10 @@ namespace shale {
 // one for each of its parts. A part at an edge may be smaller. One large number then costs only its neighbors bits, and
 // the maximum of a part is found while it is read. This is the recipe of DeepSeek-V3 (section 3.3 of its report):
 // activations and gradients have tiles, weights have blocks. Each part has the factor that [Note: scales of fp8] gives
-// it. So scales are fp32 numbers and no powers of two: DeepSeek rounds them to these only where it turns codes of one
-// dimension into codes of the other, and here both come from the same numbers in bf16 or f16.
+// it. So scales are any fp32 numbers. DeepSeek rounds a scale to a power of two where it makes fp8 elements along one
+// dimension out of those along the other. Here both are made of the same numbers in bf16 or f16, so that is not needed.
 //
-// A MatMul multiplies each product by the scales of both of its factors.
+// A MatMul multiplies each product of two elements by the scales of both elements.
 enum class Float8Scales : uint8_t {
   kOne,
   kTiles,   // One for each kFloat8Block elements of a row.
@@ -28,8 +28,8 @@ constexpr absl::string_view ToString(Float8Scales scales) {
   return scales == Float8Scales::kOne ? "one" : scales == Float8Scales::kTiles ? "tiles" : "blocks";
 }
 
-// The matrix of the scales of a matrix [R, C]. These are the layouts that cuBLASLt reads: CUBLASLT_MATMUL_MATRIX_SCALE_
-// VEC128_32F and _BLK128x128_32F.
+// The matrix of the scales of a matrix [R, C]. These are the layouts that cuBLASLt reads
+// (CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F and CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F).
 //   kOne     [1, 1]
 //   kTiles   [ceil(C / 128), R]
 //   kBlocks  [ceil(R / 128), ceil(C / 128)], with rows that are filled up with zeros to a multiple of 4

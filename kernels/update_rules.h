@@ -4,7 +4,8 @@
 // any rule to a rank's shard of a flat group, and everything above (engine/compile/optimizer, memory plan, checkpoints,
 // reports) loops over the declared states. A new rule is a struct here, with its place in UpdateRule and
 // SHALE_EACH_OPTIMIZER, a value in OptimizerSpec.Rule (proto/job.proto), a file update_<rule> of kernels in reference/,
-// cpu/ and cuda/, and a file of tests/kernels. A rule has
+// cpu/ and cuda/, and a file of tests/kernels. AdafactorRule is no such rule but a composed optimizer: other ops
+// compute a direction, which the rule last_rule() then subtracts. It has no kName, states() and Check. A rule has
 //   kName                its name in messages of ops
 //   kJobName             its name in jobs, and in messages about them: "ADAMW"
 //   kDescription         its name in reports: "AdamW"
@@ -48,10 +49,10 @@ struct Hyperparameters {
   bool relative_step = true, scale_parameter = true;
 };
 
-// What a state has elements for.
+// Which elements a state has.
 enum class StateExtent : uint8_t {
-  kElements,        // The elements of a flat group, one for each `block` of them.
-  kRowsAndColumns,  // Each row and each column of a matrix, and each element of a vector.
+  kElements,        // One for each UpdateState::block elements of a flat group.
+  kRowsAndColumns,  // One for each row and each column of a matrix, and for each element of a vector.
 };
 
 // One tensor that an optimizer keeps beside a flat group. All bytes are zero before the first update. The states of a
@@ -62,8 +63,8 @@ struct UpdateState {
   // Elements of the group for each element of the state: 1, or the size of a block. Element i of the state belongs to
   // elements [i * block, (i + 1) * block) of the group.
   int64_t block = 1;
-  // For u8 only: the code of the value 0, whatever the scale. After an update the elements between parameters have this
-  // code, because their gradients are 0. Code that sets the states of parameters must set it there too.
+  // For u8 only: the code of the value 0, whatever the scale. The elements that pad a flat group between its parameters
+  // get this code in the first update, because their gradients are 0. Code that sets states must set it there too.
   uint8_t zero_code = 0;
   StateExtent extent = StateExtent::kElements;  // Other than kElements only with blocks of 1.
   bool operator==(const UpdateState&) const = default;
@@ -92,7 +93,8 @@ struct StatePair {
 
 // AdamW (Loshchilov and Hutter, 2019), in PyTorch's order of operations:
 //   p -= lr * decay * p; m += (1 - beta1)(g - m); v = beta2 v + (1 - beta2) g g;
-//   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + epsilon).
+//   p -= lr / correction1 * m / (sqrt(v) / sqrt(correction2) + epsilon),
+// where update n has correction1 = 1 - beta1^n and correction2 = 1 - beta2^n (PrepareUpdate).
 struct AdamWRule {
   static constexpr absl::string_view kName = "AdamW", kJobName = "ADAMW", kDescription = "AdamW";
   static constexpr Hyperparameters kDefaults = {
@@ -123,8 +125,8 @@ struct AdamWRule {
 };
 
 // Stochastic gradient descent with momentum (Sutskever et al., 2013), as torch.optim.SGD without dampening:
-//   d = g + decay * p; momentum = mu * momentum + d; p -= lr * (nesterov ? d + mu * momentum : momentum).
-// Without momentum (mu = 0) it has no state and p -= lr * d.
+//   d = g + decay * p; b = momentum * b + d; p -= lr * (nesterov ? d + momentum * b : b),
+// where b is the state "momentum". With a momentum of 0 it has no state, and p -= lr * d.
 struct SgdRule {
   static constexpr absl::string_view kName = "SGD", kJobName = "SGD", kDescription = "SGD";
   static constexpr Hyperparameters kDefaults = {.learning_rate = 0.1, .momentum = 0.9};
@@ -189,10 +191,10 @@ struct LionRule {
 // then stores each block of the new m and v:
 //   scale = the largest absolute value of the block, NaN if a value is NaN;
 //   code  = that of the map's entry nearest to value / scale, or that of 0 if the ratio is NaN or the scale is 0.
-// Between two entries the fp32 number nearest to their middle is the boundary; a ratio on it takes the entry nearer to
-// 0. As in bitsandbytes, a negative m keeps its sign: if 0 is nearest, it takes the negative entry nearest to 0. Unlike
-// in bitsandbytes, a ratio of v above 0 takes at least the entry next to 0: with a v of 0 and an m that is not 0, the
-// next step with a small gradient would be m / epsilon, which is hundreds of times too long.
+// The boundary between two entries is the fp32 number nearest to their middle. A ratio equal to it takes the entry
+// nearer to 0. As in bitsandbytes, a negative m keeps its sign: if 0 is nearest, it takes the negative entry nearest to
+// 0. Unlike in bitsandbytes, a ratio of v above 0 takes at least the entry next to 0: with a v of 0 and an m that is
+// not 0, the next step with a small gradient would be m / epsilon, which is hundreds of times too long.
 struct AdamW8BitRule {
   static constexpr absl::string_view kName = "AdamW8Bit", kJobName = "ADAMW_8BIT", kDescription = "8-bit AdamW";
   static constexpr Hyperparameters kDefaults = AdamWRule::kDefaults;

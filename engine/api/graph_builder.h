@@ -132,7 +132,8 @@ class GraphBuilder {
   // Returns a new gradient with the shape of `value`, not yet written.
   Tensor NewGradient(const Tensor& value);
   // Returns whether linear layer `name` of the current unit multiplies in fp8. Records an error if it should and a size
-  // does not allow it. `rows` says whether the number of rows of x must allow it too.
+  // does not allow it. `rows` says whether a matmul sums over the rows of x, so that their number must allow it as that
+  // of inputs and outputs must. Without it, only blockwise scales ask something of their number (kFloat8RowMultiple).
   bool MultipliesInFloat8(const Tensor& x_TK, const Tensor& weight_NK, bool rows, absl::string_view name);
   // Returns the forward op of the current unit that has quantized `x` as it is now, transposed too if that is wanted,
   // or null. The pointer is valid until the next op is emitted.

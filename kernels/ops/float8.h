@@ -30,13 +30,13 @@ struct AbsMax {
   }
 };
 
-// out = x * factor in fp32, rounded to its format; what is beyond the format becomes its largest value. `transposed`
-// gets the same of the columns of x. scale = 1 / factor. kernels/float8.h has the formats, and the formula of the
+// out = x * factor in fp32, rounded to its format; what is beyond the format becomes its largest value. `transposed` is
+// the transpose of x, quantized likewise. scale = 1 / factor. kernels/float8.h has the formats, and the formula of the
 // factor ([Note: scales of fp8]). The bits are the same on every device, except those of NaNs.
 //
 // With kOne there is one factor, that of `maximum`. Otherwise each tile or block of out has its own, that of its
-// maximum, and so has each of `transposed` (kernels/float8_scales.h). A tile of out lies along a row of x and one of
-// transposed along a column, so these two differ in their numbers too.
+// maximum, and so has each of `transposed` (kernels/float8_scales.h). With kTiles the elements of `transposed` are not
+// those of out: its tiles lie along the columns of x.
 struct QuantizeFloat8 {
   static constexpr absl::string_view kName = "QuantizeFloat8";
   Tensor x_RC;               // act, rows may be strided
@@ -44,7 +44,7 @@ struct QuantizeFloat8 {
   Tensor out_RC;             // f8e4m3 or f8e5m2; optional
   Tensor transposed_CR;      // of the dtype of out; optional, but one of the two is given
   Tensor scale_1;            // f32; only with kOne
-  Tensor out_scales;         // f32, as Float8ScaleMatrix says; without kOne, if out is given
+  Tensor out_scales;         // f32, of the shape of Float8ScaleMatrix; there if out is, unless `scales` is kOne
   Tensor transposed_scales;  // the same of transposed
   Float8Scales scales = Float8Scales::kOne;
   // The scales of out, and those of transposed.
@@ -66,9 +66,8 @@ struct QuantizeFloat8 {
 
 // Quantizes a rank's shard of a flat group to f8e4m3, with the codes and the scales that QuantizeFloat8 gives each
 // whole parameter. It has two stages, between which the ranks gather `maxima`:
-//   kMaxima     maxima = for each parameter the largest |w| of its elements in the shard, or NaN if one is not a
-//   number;
-//               0 if the shard has none of its elements
+//   kMaxima     maxima = for each parameter the largest |w| of its elements in the shard: NaN if one is NaN, 0 if the
+//               shard has none of its elements
 //   kQuantize   out = w * factor, rounded as by QuantizeFloat8, where the factor is that of the largest of the
 //               parameter's W maxima; 0 between parameters. scales = 1 / factor.
 struct QuantizeShard {

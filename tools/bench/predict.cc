@@ -100,7 +100,7 @@ absl::Status Measure(int64_t rounds, Group& group) {
   return absl::OkStatus();
 }
 
-// Measures the cells, as many of a shape together as an eighth of the memory holds. Calibrating takes as much
+// Measures the cells, as many of a shape together as a quarter of the memory holds. Calibrating takes an eighth
 // beside them, and the last one of a group may be large. If it is interrupted, returns the groups before that. Returns
 // an error if no cell was measured.
 absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells, int64_t rounds) {
@@ -132,7 +132,7 @@ absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells,
     if (!timed.ok()) return timed.status();
     bytes += timed->plan->arena_bytes * cell.job.sharding.ranks;
     now.runs.push_back({.cell = &cell, .timed = *std::move(timed)});
-    if (bytes > PhysicalMemoryBytes() / 8) SHALE_RETURN_IF_ERROR(measure_now());
+    if (bytes > PhysicalMemoryBytes() / 4) SHALE_RETURN_IF_ERROR(measure_now());
   }
   SHALE_RETURN_IF_ERROR(measure_now());
   if (groups.empty()) return excluded;

@@ -38,17 +38,18 @@ absl::Status RunPasses(const StepOptions& options, const JobState& state, const 
 // together when the step begins. The ops that made a weight's fp8 form are taken out. Where they also made its
 // transposed form, an op transposes the gathered codes.
 //
-// Changes a flat group of `state` only if every op that reads its gathered weights quantizes a whole parameter. Leaves
-// groups alone that are not gathered, lie in host memory, or are stored in another form. Keeps the order of all other
-// instructions. REQUIRES: the first loop runs once, and no instruction changes the weights of a group before its last
-// all-gather.
+// Changes the all-gathers of a flat group only if every op that reads its gathered weights quantizes a whole parameter,
+// to e4m3. Leaves groups alone that are not gathered, lie in host memory, or are stored in another form. Keeps the
+// order of all other instructions. REQUIRES: the first loop runs once, and no instruction changes the weights of a
+// group before its last all-gather.
 void GatherFloat8(StepProgram& program, const JobState& state);
 
-// Lets collectives run while units compute. Moves the all-gathers of a visit (engine/compile/step/visits.h) to the
-// beginning of the visit that is `prefetch` visits earlier, so that the gather stream works up to `prefetch` visits
-// ahead of the compute stream. A gathered buffer lives from its all-gather to its last use, so `prefetch` also decides
-// how many gathered units exist at once. The gradient that a reduction reads is held while the next visit runs
-// (Buffer::held_until), so that this visit need not wait for the reduction.
+// Lets collectives run while units compute. A visit is what the compute stream runs for one unit without interruption
+// (engine/compile/step/visits.h). Moves the all-gathers of a visit to the beginning of the visit that is `prefetch`
+// visits earlier, so that the gather stream works up to `prefetch` visits ahead of the compute stream. A gathered
+// buffer lives from its all-gather to its last use, so `prefetch` also decides how many gathered units exist at once.
+// The gradient that a reduction reads is held while the next visit runs (Buffer::held_until), so that this visit need
+// not wait for the reduction.
 //
 // Keeps the order of all instructions of each stream. REQUIRES: the instructions of a visit are adjacent; only
 // instructions that belong to no unit may stand between them.
@@ -75,8 +76,8 @@ void OverlapCollectives(StepProgram& program, int64_t prefetch);
 // the copy that brings the weights back, and follows it. REQUIRES:
 // - The program has an update, and none of a composed optimizer.
 // - A Copy that widens a gradient stands right before its update, and an all-gather of its weights right after it.
-// - A PrepareUpdate stands before the updates that read it: with Clipping::kGlobal all stand before the first update of
-//   the program, otherwise each stands right before the first update that reads it.
+// - A PrepareUpdate stands before the updates that read it: right before the first of them if each group has totals of
+//   its own (an update in backward, or another Clipping than kGlobal), else before the first update of the program.
 // - The last loop has no visits.
 void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 
@@ -94,10 +95,10 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // of the all-gather.
 //
 // Keeps all instructions and their order, and leaves those of StreamId::kHost alone: these read host memory. A composed
-// optimizer has several instructions before its update, such as the passes of Adafactor (engine/compile/step/update.h).
+// optimizer has several instructions before its update, such as the stages of Adafactor (engine/compile/step/update.h).
 // REQUIRES:
-// - Of other instructions, only updates, those of composed optimizers before them, and the all-gathers of visits have
-//   operands in host memory.
+// - On streams other than kHost, only updates, the instructions of composed optimizers before them, and the all-gathers
+//   of visits have operands in host memory.
 // - The instructions of a composed optimizer for a group stand right before its update. Each writes what a later one of
 //   them, or the update, reads. None is a Copy. A Copy and the PrepareUpdate stand before these.
 // - A PrepareUpdate stands where UpdateOnHost requires it, and the last loop has no visits.
@@ -106,8 +107,8 @@ void OffloadState(StepProgram& program);
 // Quantizes a weight once for all iterations of a loop, if the loop does not change the weight. Moves three kinds of
 // ops before the loop, one of each for a weight: those that find its maximum, those that write it in fp8 (as it lies,
 // and transposed), and those that transpose a weight which was gathered in fp8. Iterations read the results, which are
-// what each iteration would have computed. In LAYERED these are the weights of the one unit that the loop works for.
-// Otherwise they are the weights of all units that a rank holds whole.
+// what each iteration would have computed. In LAYERED a loop works for one unit, so it quantizes the weights of that
+// unit. Otherwise it quantizes the weights of all units that a rank holds whole.
 //
 // Keeps all other instructions and their order. REQUIRES: there is room for the weights of a loop in fp8, two bytes for
 // each element.
@@ -142,17 +143,16 @@ std::optional<StepProgram> WithAmpleScratch(const StepProgram& program, const Op
 // use in backward, it is copied into a new buffer of the arena. Both copies run on the copy stream. Between them the
 // tensor takes no room in the arena.
 //
-// A visit is what the compute stream runs for one unit without interruption (engine/compile/step/visits.h). The buffer
-// that forward writes is held for one more visit, so that no instruction has to wait for the copy. The buffer that
-// backward reads is filled one visit ahead. In LAYERED each visit is a loop of its own over the micro-batches. There,
-// both buffers keep their bytes until the next loop has begun, so the copy of one micro-batch runs beside the work of
-// the next one. The copy out must end before the next micro-batch writes the tensor, and the copy back begins when the
-// previous one has read it for the last time. With runtime.graphs copies and work do not overlap in this way, because
-// the graph of a micro-batch ends with its copies.
+// The buffer that forward writes is held for one more visit, so that no instruction has to wait for the copy. The
+// buffer that backward reads is filled one visit ahead. In LAYERED each visit is a loop of its own over the
+// micro-batches. There, both buffers keep their bytes until the next loop has begun, so the copy of one micro-batch
+// runs beside the work of the next one. The copy out must end before the next micro-batch writes the tensor, and the
+// copy back begins when the previous one has read it for the last time. With runtime.graphs copies and work do not
+// overlap in this way, because the graph of a micro-batch ends with its copies.
 //
 // A tensor stays in the arena if its next use is fewer than four visits later (LAYERED: two), because offloading it
-// would save nothing, or if backward writes it. The boundary that a segment keeps is fetched for the visit in which the
-// segment's first block runs forward again.
+// would save nothing, or if backward writes it. A segment of activation checkpointing keeps its input. That is fetched
+// for the visit in which the segment's first block runs forward again.
 //
 // Keeps the order of all instructions. REQUIRES: waits are not derived yet, and CheckStructure accepts the
 // program (engine/compile/program/structure.h).

@@ -1,5 +1,5 @@
 // Updater: emits the instructions that turn the gradients of a step into new parameters: norms and updates. Also the
-// passes of Adafactor, which turn the gradient of a group into a direction.
+// stages of Adafactor, which turn the gradient of a group into a direction.
 //
 //   AFTER_BACKWARD                              IN_BACKWARD
 //     backward of all units                       backward of unit u
@@ -8,22 +8,22 @@
 //     updates of all groups                       updates of the groups of unit u + 1, whose gradients end here
 //                                                 ...
 //
-// Totals (loss, squared norm, whether a gradient is not finite) decide how gradients are clipped, and whether an update
-// is skipped. Gradients are usually clipped by the norm of the step (Clipping::kGlobal), so all groups share one set of
-// totals. An update in backward cannot wait for that norm, so each flat group has totals of its own. The two other
-// clippings give each group totals of its own, too, whenever it is updated:
+// Totals (loss, squared norm, and a flag: whether one of these is not finite) decide how gradients are clipped, and
+// whether an update is skipped. Gradients are usually clipped by the norm of the step (Clipping::kGlobal), so all
+// groups share one set of totals. An update in backward cannot wait for that norm, so each flat group has totals of its
+// own. The two other clippings give each group totals of its own, too, whenever it is updated:
 //   kPerUnit        a group is clipped by its own norm
 //   kPreviousNorm   all groups are clipped by JobState::previous_norm, the norm of the last step that skipped no group
 //
 // Optimizer::max_gradient_norm clips the flat groups of one optimizer by the norm of their gradients alone. These
-// groups share one set of totals, and all other groups another. The flag is the same in all sets, that of the step, so
-// a step updates all groups or none.
+// groups share one set of totals, and all groups without such a norm share another. The flag is that of the step in
+// every set, so a step updates all groups or none.
 //
-// [Note: totals over a mesh] Totals are {loss, squared norm, non-finite}. Without replicas an all-reduce sums all
-// three. Replicas hold equal gradients, whose squares must be counted once, but their losses differ. So on a mesh with
-// replicas
+// [Note: totals over a mesh] sharding/mesh.h says what rows and replicas are. Totals are {loss, squared norm,
+// non-finite}. Without replicas an all-reduce sums all three. Replicas hold equal gradients, whose squares must be
+// counted once, but their losses differ. So on a mesh with replicas
 //   1. an all-reduce of one number sums the loss over all ranks, before any op reads it;
-//   2. an all-gather along `shard` brings the totals of the ranks of a row together;
+//   2. an all-gather along `shard` brings the totals of the ranks of a row of the mesh together;
 //   3. CombineTotals takes the loss, sums the squared norms, and takes the largest flag.
 // With one shard, steps 2 and 3 are left out. All replicas sum in the same order, so their clipping agrees to the bit
 // with every communicator.
@@ -31,7 +31,7 @@
 // [Note: loss scale] With StepOptions::loss_scaling, MeanFactor multiplies the gradients of the loss by a factor, once
 // for all micro-batches of a step. FlagNonFinite divides it out of the squared norm, so that totals and clipping know
 // nothing of it, and PrepareUpdate divides it out of the gradient that an update reads. A gradient that overflowed on
-// any rank makes the totals of all ranks not finite, before any update: all skip the step, and PrepareUpdate sets the
+// any rank sets the flag in the totals of all ranks, before any update: all skip the step, and PrepareUpdate sets the
 // factor for the next one.
 //
 // JobState::update_count counts the steps that updated. If each group has totals of its own, the group that is updated
@@ -58,8 +58,8 @@ void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& d
 // Where the items of a step lie on the device.
 using DataOfStep = std::map<StepItem, Tensor>;
 
-// Returns, by visit, the groups whose updates follow it, and last those that the end of the step updates. `completed`
-// has the groups whose gradients are complete after each visit.
+// Returns for each visit the groups that are updated right after it, and one more list: the groups that are updated at
+// the end of the step. `completed` has the groups whose gradients are complete after each visit.
 //
 // With kAfterBackward, all groups are updated at the end. With kInBackward, a group is updated as soon as its gradient
 // is complete: on one rank after the visit that completes it, and on several ranks after the next visit with a
@@ -102,14 +102,14 @@ class Updater {
   // Emits the totals of the step: those of all rows together.
   void CombineRows();
   // SumLoss emits step 1, and CombineOverShards steps 2 and 3, of [Note: totals over a mesh]. SumLoss emits nothing
-  // without replicas, or if it has been called before. SumOverRanks emits all that is left of them: `totals` are a
-  // rank's own, in one row or several.
+  // without replicas, or if it has been called before. SumOverRanks sums a rank's own `totals` over the ranks: without
+  // replicas by one all-reduce of one row or several, else by steps 2 and 3, of one row, and SumLoss must have run.
   void SumLoss(Phase phase);
   void CombineOverShards(const Tensor& totals, Phase phase);
   void SumOverRanks(const Tensor& totals, Phase phase);
   bool has_replicas() const { return options_.mesh.replicate > 1; }
-  // Emits the PrepareUpdate of updates with these totals. Returns such an update, without what belongs to one group.
-  // `number_1` is absent if it rounds nothing stochastically.
+  // Emits a PrepareUpdate with these totals. Returns an update that reads it, and that lacks what belongs to one group.
+  // `number_1` is absent if nothing is rounded stochastically and the optimizer is not Adafactor.
   Update EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer);
   const Optimizer& OptimizerOf(GroupId group) const {
     return options_.OptimizerOf(state_.groups[group].optimizer_group);
@@ -135,17 +135,17 @@ class Updater {
   bool loss_is_summed_ = false;  // By SumLoss.
 };
 
-// Emits the passes of kernels/ops/adafactor.h for a group whose reduced gradient is complete, with the collectives
+// Emits the stages of kernels/ops/adafactor.h for a group whose reduced gradient is complete, with the collectives
 // between them. A shard may begin inside of a row, so ranks that have shards of the group
 //
-//   kSums        sum the squares of rows and columns in their shard, and add these sums in the order of the ranks
+//   kSums        sum the squares of rows and columns in their shard, and all-reduce these sums
 //   kMoments     update their shard of the second moments, and gather all of them
-//   kDirection   divide their shard of the gradient by their roots, and add two sums for each parameter
+//   kDirection   divide their shard of the gradient by the roots of the moments, and add two sums for each parameter
 //   kScale       clip and scale their shard
 //
 // Replicas have equal gradients and do the same, without communication. `own_moments` is the group's state
-// AdafactorRule::kMoments. `update` is the group's update as it would be with another rule. Makes it the update of an
-// SGD that subtracts the direction.
+// AdafactorRule::kMoments. `update` is the group's update by AdafactorRule::last_rule, and reads the gradient. Lets it
+// read the direction in place of the gradient.
 void EmitFactoredDirection(const AdafactorRule& settings, const GroupState& g, const Tensor& own_moments,
                            Update& update, ProgramWriter& writer);
 

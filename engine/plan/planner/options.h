@@ -1,6 +1,5 @@
-// The table of options: settings that change how much memory a job needs, or how long its step takes. What a refusal
-// advises, what --fit and --search choose among and what --explain compares are queries of it, so a new option is one
-// row.
+// The table of options: settings that change how much memory a job needs, or how long its step takes. Refusals, --fit,
+// --search and --explain all ask this table, so a new option is one row.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +34,7 @@ struct OptionQuery {
   OptionUse use = OptionUse::kAlone;
 };
 
-// The values of a whole number among which --fit searches. `best` and `worst` are the ends. `best` is the value that
+// The range of a field of whole numbers that --fit searches. `best` and `worst` are its ends. `best` is the value that
 // one would take if memory did not matter: the largest, but for ranks the smallest.
 struct FitRange {
   int64_t start = 1;  // Where the search begins, between the two.
@@ -50,7 +49,7 @@ enum class Cheapest { kFirst, kLeastRecomputed, kLeastSent };
 // What else is true of an option; may be combined.
 enum OptionFlags : int {
   kNoFlags = 0,
-  kTogether = 1,       // A refusal that sets all options together sets this one too, to the last of its settings.
+  kTogether = 1,       // If no single change suffices, a refusal sets these together, each to the last of its settings.
   kHasOwnSection = 2,  // A section of --explain compares it. All others are listed in the last section.
   // Of two of its settings, the one that needs more memory is never slower, so that --search takes the first that fits.
   kFasterWithMemory = 4
@@ -60,19 +59,21 @@ struct Option {
   absl::string_view path;  // The field that it sets, or that stands for the fields that it sets.
   int flags = kNoFlags;
   // Returns the values of the field to try for a job, those that change it least first. Returns none where the option
-  // does not apply or would change nothing. Null: no refusal and no comparison has the option, unless it has
-  // `settings`.
+  // does not apply or would change nothing. If this and `settings` are null, refusals and comparisons leave the option
+  // out.
   Values (*values)(const OptionQuery& query) = nullptr;
   // In place of `values`, for an option that may set other fields too.
   std::vector<Settings> (*settings)(const OptionQuery& query) = nullptr;
-  // A field that does not go with some of its settings if the job gives it, whatever its value is. Empty: none.
+  // A field that a job must not set beside some of these settings, not even to its default. ThatLoad then clears it.
+  // Empty: none.
   absl::string_view apart_from = "";
   absl::string_view caveat = "";  // What it may cost beside memory and time (Variant::caveat).
   Cheapest cheapest = Cheapest::kFirst;
   FitRange (*range)(const Job& job) = nullptr;  // Null: --fit does not search it.
-  // Returns the settings among which --search chooses, those that need the most memory first. They change nothing that
-  // the job trains, apart from the order in which sums are rounded. Returns none where the option does not apply. The
-  // first setting of each says what it is; those after it may depend on the job. Null: --search leaves it as it is.
+  // Returns the settings among which --search chooses, those that need the most memory first (accumulations in the
+  // order of the enum). They change only how sums are rounded, and with an update in backward that a unit whose
+  // gradient is not finite is skipped alone. Returns none where the option does not apply. In each Settings the first
+  // override names the choice, and those after it may depend on the job. Null: --search leaves the option as it is.
   std::vector<Settings> (*all)(const Job& job) = nullptr;
   // --search decides options in ascending order, because `all` may depend on what was decided before.
   int search_order = 0;

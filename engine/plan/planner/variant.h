@@ -36,7 +36,8 @@ struct FlopsSummary {
 // Returns the settings with `separator` between them: "a=1, b=2".
 std::string SettingsText(const std::vector<Override>& settings, absl::string_view separator);
 
-// The share of a step that must be measured or interpolated to hold a run to its prediction, or to choose by it.
+// The seconds of a step are covered if at least this share of those of its streams is measured or interpolated. Only
+// then are runs compared with them, and settings chosen by them.
 inline constexpr double kCoveredShare = 0.9;
 
 // What one rank needs for a job.
@@ -46,17 +47,17 @@ struct Cost {
   int64_t sent_bytes = 0;   // Sent in one step (CommunicationSummary::sent_bytes).
   FlopsSummary flops;       // Of one step of training.
   double seconds = 0;       // Of one step of training, predicted. 0: not known (Machine::profile).
-  double known = 0;         // The share of the seconds that was measured or is interpolated.
+  double known = 0;         // The share of the streams' seconds that was measured or is interpolated.
 
-  // Whether the seconds are known well enough to choose by them. Otherwise they are an estimate.
+  // Whether the seconds are covered. Otherwise they are an estimate.
   bool covered() const { return seconds > 0 && known >= kCoveredShare; }
 };
 
 // Returns "9.83 GiB", or "9.83 GiB + 11.8 GiB of host memory".
 std::string CostText(const Cost& cost);
 
-// Returns "1.24 x the time" of what costs `than`, or, if one of them is an estimate, "1.24 x the time, estimated".
-// Empty if the seconds of one of them are not known.
+// Returns how long a step of `cost` takes as a multiple of one of `than`: "1.24 x the time", or "1.24 x the time,
+// estimated" if one of them is an estimate. Empty if the seconds of one of them are not known.
 std::string TimesText(const Cost& cost, const Cost& than);
 
 // Says by how much a budget is too small for a cost: "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...;
@@ -82,8 +83,8 @@ struct Refusal {
   // What one rank needs at least, with the job's own settings.
   Cost cost;
   Budget budget;
-  // The job fits with each of them. In the order of the table of options; if the seconds of all are covered, the
-  // fastest first.
+  // Changes with each of which alone the job fits. They stand in the order of the table of options, or the fastest
+  // first if the seconds of all are covered.
   std::vector<Variant> ways_out;
   // Whether no single change suffices. `ways_out` then has at most one element: all changes that save memory.
   bool only_together = false;
