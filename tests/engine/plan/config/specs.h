@@ -95,4 +95,10 @@ inline std::string ParseError(const std::string& text, const std::vector<std::st
 // Returns the errors of kDecoderJob with these overrides, or "" if there are none.
 inline std::string SetError(const std::vector<std::string>& overrides) { return ParseError(kDecoderJob, overrides); }
 
+// A case of a rule between fields.
+struct Rule {
+  std::vector<std::string> overrides;
+  std::string message;  // What SetError returns. Empty if the job is allowed.
+};
+
 }  // namespace shale
