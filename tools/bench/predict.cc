@@ -223,7 +223,8 @@ int main(int argc, char** argv) {
             &flags.models)
       .Required();
   line.List("set", "PATH=VALUE", "Sets a field of every model, as in --set=model.decoder.layers=2.", &flags.set);
-  line.Integer("cells", "How many cells to measure, spread evenly over all of them.", 1, 10000, &flags.cells);
+  line.Integer("cells", "How many cells to measure: so many at random, the same ones each time.", 1, 10000,
+               &flags.cells);
   line.Integer("steps", "Steps of each cell that count, after one that does not.", 1, 1000, &flags.steps);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   const absl::Status status = shale::Main(flags);

@@ -1,6 +1,9 @@
 #include "tools/bench/predict_cells.h"
 
 #include <algorithm>
+#include <numeric>
+#include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -24,7 +27,10 @@ const Settings kAccumulations = {{"K1", {}},
                                  {"K2 LAYERED", {"sharding.accumulation=LAYERED"}}};
 const Settings kPresets = {{"NONE", {"activation_checkpointing.preset=NONE"}},
                            {"BLOCK", {"activation_checkpointing.preset=BLOCK"}}};
-const Settings kUpdates = {{"", {}}, {"in backward", {"optimizer.update=IN_BACKWARD"}}};
+// An update in backward cannot wait for the norm of all gradients, nor for whether all are finite.
+const Settings kUpdates = {
+    {"", {}},
+    {"in backward", {"optimizer.update=IN_BACKWARD", "optimizer.max_gradient_norm=0", "optimizer.non_finite=SKIP"}}};
 
 // Returns the batch of a cell: one micro-batch of each rank, or two.
 std::vector<std::string> BatchOf(const Job& job, int64_t ranks, bool one) {
@@ -74,8 +80,14 @@ absl::StatusOr<std::vector<Cell>> CellsOf(const std::vector<std::string>& models
                                           int64_t most) {
   std::vector<Cell> all, cells;
   for (const std::string& path : models) SHALE_RETURN_IF_ERROR(AddCells(path, set, all));
-  const int64_t count = std::min<int64_t>(most, std::ssize(all));
-  for (int64_t i = 0; i < count; ++i) cells.push_back(std::move(all[i * std::ssize(all) / count]));
+  // Every n-th would have every n-th setting alone.
+  std::vector<size_t> chosen(all.size());
+  std::iota(chosen.begin(), chosen.end(), 0);
+  std::mt19937 random;
+  for (size_t left = chosen.size(); left > 1; --left) std::swap(chosen[left - 1], chosen[random() % left]);
+  chosen.resize(std::min(chosen.size(), static_cast<size_t>(most)));
+  std::sort(chosen.begin(), chosen.end());
+  for (const size_t i : chosen) cells.push_back(std::move(all[i]));
   return cells;
 }
 

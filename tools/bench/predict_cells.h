@@ -20,7 +20,7 @@ struct Cell {
 
 // Returns the cells of the jobs at `models` with the overrides `set`: fp32 and bf16, on 1 and 2 ranks, one micro-batch
 // a step and two with each accumulation, nothing recomputed and blocks, updates after and in backward. If there are
-// more than `most`, leaves some out evenly.
+// more than `most`, leaves some out at random, the same ones each time.
 absl::StatusOr<std::vector<Cell>> CellsOf(const std::vector<std::string>& models, const std::vector<std::string>& set,
                                           int64_t most);
 
