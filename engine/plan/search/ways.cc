@@ -14,8 +14,6 @@ namespace {
 
 // What fits by its least bytes, but needs all but this share of the budget, is placed to know it.
 constexpr int64_t kNearBudget = 200;
-// The most instructions of the drafts that are kept. They take some 150 MB.
-constexpr int64_t kMostInstructions = int64_t{1} << 16;
 
 int64_t InstructionsOf(const MadeDraft& made) {
   return made.draft.ok() ? std::ssize(made.draft->train.step.program.instructions) : 0;
@@ -310,7 +308,13 @@ MadeDraft DraftsAhead::Take(const Wanted& wanted) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
     std::erase_if(queue_, [&](const Wanted& other) { return other.way == wanted.way; });
-    changed_.wait(lock, [&] { return !running_.contains(wanted.way); });
+    while (running_.contains(wanted.way)) {
+      if (MayMake()) {
+        MakeNext(lock);
+      } else {
+        changed_.wait(lock);
+      }
+    }
     made = TakeReady(wanted.way);
     changed_.notify_all();
   }
@@ -326,24 +330,27 @@ void DraftsAhead::Keep(const std::string& way, MadeDraft made) {
 
 void DraftsAhead::Help() {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto may_go_on = [&] { return !queue_.empty() && Instructions(/*only_ahead=*/true) < kMostInstructions / 2; };
   while (true) {
-    changed_.wait(lock, [&] { return ends_ || may_go_on(); });
+    changed_.wait(lock, [&] { return ends_ || MayMake(); });
     if (ends_) return;
-    const Wanted wanted = std::move(queue_.front());
-    queue_.pop_front();
-    MadeDraft made = TakeReady(wanted.way);
-    running_.insert(wanted.way);
-    lock.unlock();
-    make_(*wanted.job, wanted.depth, made);
-    lock.lock();
-    running_.erase(wanted.way);
-    Drafts forgotten = AddReady({wanted.way, std::move(made), /*is_ahead=*/true});
-    changed_.notify_all();
-    lock.unlock();
-    forgotten.clear();
-    lock.lock();
+    MakeNext(lock);
   }
+}
+
+void DraftsAhead::MakeNext(std::unique_lock<std::mutex>& lock) {
+  const Wanted wanted = std::move(queue_.front());
+  queue_.pop_front();
+  MadeDraft made = TakeReady(wanted.way);
+  running_.insert(wanted.way);
+  lock.unlock();
+  make_(*wanted.job, wanted.depth, made);
+  lock.lock();
+  running_.erase(wanted.way);
+  Drafts forgotten = AddReady({wanted.way, std::move(made), /*is_ahead=*/true});
+  changed_.notify_all();
+  lock.unlock();
+  forgotten.clear();
+  lock.lock();
 }
 
 MadeDraft DraftsAhead::TakeReady(const std::string& way) {

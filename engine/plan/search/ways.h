@@ -103,12 +103,15 @@ class DraftsAhead {
   bool has_threads() const { return most_threads_ > 0; }
   // Begins to make these drafts, in this order. Those of an earlier call that nobody has begun are not made any more.
   void Prepare(std::vector<Wanted> wanted);
-  // Returns the draft, made to this depth or further.
+  // Returns the draft, made to this depth or further. While another thread makes it, makes others of the queue.
   MadeDraft Take(const Wanted& wanted);
   // Keeps a draft for a later Take. Forgets those that were kept longest if they are too large together.
   void Keep(const std::string& way, MadeDraft made);
 
  private:
+  // The most instructions of the drafts that are kept. They take some 150 MB.
+  static constexpr int64_t kMostInstructions = int64_t{1} << 16;
+
   struct Ready {
     std::string way;
     MadeDraft made;
@@ -119,6 +122,10 @@ class DraftsAhead {
   void StartThreads();
   // Makes drafts as long as the object lives.
   void Help();
+  // Whether there is a draft to make, and room for it.
+  bool MayMake() const { return !queue_.empty() && Instructions(/*only_ahead=*/true) < kMostInstructions / 2; }
+  // Makes the first draft of the queue. `lock` holds mutex_, but not while it makes the draft. REQUIRES: MayMake.
+  void MakeNext(std::unique_lock<std::mutex>& lock);
   // Returns the draft if it is ready, which it then is no more, else an empty one. REQUIRES: mutex_ is held, as below.
   MadeDraft TakeReady(const std::string& way);
   // Adds a draft to those that are ready. Returns those that it forgets: those that were kept longest, but none that is
