@@ -40,10 +40,7 @@ class Searcher {
     SHALE_RETURN_IF_ERROR(ways_.error());
     if (!best.fits()) return NothingFits(ways_.Exact(best));
     SearchResult result{.best = best.variant, .own = own.variant, .budget = ways_.budget()};
-    PrepareChoices(best);
-    for (size_t option = 0; option < SearchedOptions().size(); ++option) {
-      if (ways_.MayChange(option)) result.choices.push_back(ChoiceOf(best, option));
-    }
+    result.choices = ChoicesOf(best);
     result.front = Front();
     DropAccumulationOfAuto(result.best);
     result.best.overrides = ways_.Minimal(std::move(result.best.overrides));
@@ -337,7 +334,7 @@ class Searcher {
     return taken;
   }
 
-  // Begins to make what ChoiceOf asks for.
+  // Begins to make what OthersOf asks for.
   void PrepareChoices(const Way& best) {
     std::vector<Choices> ways;
     for (size_t option = 0; option < SearchedOptions().size(); ++option) {
@@ -348,11 +345,39 @@ class Searcher {
     ways_.Prepare(ways, Depth::kTimedIfFits);
   }
 
-  SearchChoice ChoiceOf(const Way& best, size_t option) {
-    SearchChoice choice{.path = std::string(SearchedOptions()[option]->path)};
+  std::vector<SearchChoice> ChoicesOf(const Way& best) {
+    PrepareChoices(best);
+    std::vector<SearchChoice> choices;
+    std::vector<std::pair<size_t, std::vector<const Way*>>> others;  // The option of each choice, and OthersOf.
+    std::vector<Choices> first;
+    for (size_t option = 0; option < SearchedOptions().size(); ++option) {
+      if (!ways_.MayChange(option)) continue;
+      choices.push_back({.path = std::string(SearchedOptions()[option]->path)});
+      others.emplace_back(option, OthersOf(best, option, choices.back()));
+      if (!others.back().second.empty()) first.push_back(others.back().second.front()->choices);
+    }
+    ways_.Prepare(first, Depth::kPlaced);
+    for (size_t i = 0; i < choices.size(); ++i) {
+      for (const Way* other : others[i].second) {
+        const Way& exact = ways_.Exact(*other);
+        const Settings& settings = exact.choices.at(others[i].first);
+        if (exact.fits()) {
+          choices[i].runner_up = exact.variant;
+          choices[i].runner_up->overrides = ways_.Minimal(settings);
+          break;
+        }
+        choices[i].too_large.push_back(settings);
+      }
+    }
+    return choices;
+  }
+
+  // Returns the ways with other settings of an option that may fit, the best first. Adds the settings that are too
+  // large, ruled out or not tried to `choice`.
+  std::vector<const Way*> OthersOf(const Way& best, size_t option, SearchChoice& choice) {
     std::vector<const Way*> others;
     const absl::StatusOr<const Job*> own = ways_.JobWithAll(best.variant.overrides);
-    if (!own.ok()) return choice;
+    if (!own.ok()) return others;
     for (const Settings& settings : ways_.SettingsOf(best, option)) {
       const Way& way = ways_.Sketch(With(best.choices, option, settings));
       const absl::Status& status = way.variant.status;
@@ -367,17 +392,7 @@ class Searcher {
       }
     }
     std::sort(others.begin(), others.end(), [](const Way* a, const Way* b) { return Better(*a, *b); });
-    for (const Way* other : others) {
-      const Way& exact = ways_.Exact(*other);
-      if (!exact.fits()) {
-        choice.too_large.push_back(exact.choices.at(option));
-        continue;
-      }
-      choice.runner_up = exact.variant;
-      choice.runner_up->overrides = ways_.Minimal(exact.choices.at(option));
-      break;
-    }
-    return choice;
+    return others;
   }
 
   static std::pair<double, int64_t> CostOf(const Way& way) {
