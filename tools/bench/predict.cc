@@ -78,7 +78,10 @@ struct Group {
 
 // Measures a group, which gets its profile.
 absl::Status Measure(int64_t rounds, Group& group) {
-  Job job = group.runs[0].cell->job;
+  // Cells that update in backward do not clip.
+  const auto clips = [](const Run& run) { return run.cell->job.optimizer.update == UpdateTime::kAfterBackward; };
+  const auto first = std::find_if(group.runs.begin(), group.runs.end(), clips);
+  Job job = (first != group.runs.end() ? *first : group.runs[0]).cell->job;
   job.batch.global_batch = 2 * job.batch.micro_batch * job.sharding.ranks;
   job.sharding.accumulation = Accumulation::kAuto;
   job.optimizer.update = UpdateTime::kAfterBackward;

@@ -13,7 +13,8 @@ namespace shale {
 struct Cell {
   std::string name;   // For the table.
   std::string model;  // The name of its job.
-  // Cells with the same shape are calibrated together; those with the same alternatives train the same in another way.
+  // Cells with the same shape are calibrated together. Those with the same alternatives take as many tokens a step,
+  // each in another way (those that update in backward do not clip).
   std::string shape, alternatives;
   Job job;
 };

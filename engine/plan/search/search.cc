@@ -334,8 +334,7 @@ class Searcher {
     return taken;
   }
 
-  // Begins to make what OthersOf asks for.
-  void PrepareChoices(const Way& best) {
+  std::vector<SearchChoice> ChoicesOf(const Way& best) {
     std::vector<Choices> ways;
     for (size_t option = 0; option < SearchedOptions().size(); ++option) {
       for (const Settings& settings : ways_.SettingsOf(best, option)) {
@@ -343,10 +342,6 @@ class Searcher {
       }
     }
     ways_.Prepare(ways, Depth::kTimedIfFits);
-  }
-
-  std::vector<SearchChoice> ChoicesOf(const Way& best) {
-    PrepareChoices(best);
     std::vector<SearchChoice> choices;
     std::vector<std::pair<size_t, std::vector<const Way*>>> others;  // The option of each choice, and OthersOf.
     std::vector<Choices> first;
@@ -366,10 +361,16 @@ class Searcher {
           choices[i].runner_up->overrides = ways_.Minimal(settings);
           break;
         }
-        choices[i].too_large.push_back(settings);
+        ListFor(exact.variant.status, choices[i]).push_back(settings);
       }
     }
     return choices;
+  }
+
+  // Returns the list of a choice to which a setting belongs that does not fit, or that has such an error.
+  static std::vector<Settings>& ListFor(const absl::Status& status, SearchChoice& choice) {
+    if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) return choice.not_tried;
+    return status.ok() ? choice.too_large : choice.ruled_out;
   }
 
   // Returns the ways with other settings of an option that may fit, the best first. Adds the settings that are too
@@ -380,11 +381,8 @@ class Searcher {
     if (!own.ok()) return others;
     for (const Settings& settings : ways_.SettingsOf(best, option)) {
       const Way& way = ways_.Sketch(With(best.choices, option, settings));
-      const absl::Status& status = way.variant.status;
-      if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) {
-        choice.not_tried.push_back(settings);
-      } else if (!status.ok()) {
-        choice.ruled_out.push_back(settings);
+      if (!way.variant.status.ok()) {
+        ListFor(way.variant.status, choice).push_back(settings);
       } else if (const absl::StatusOr<const Job*> job = ways_.JobWithAll(way.variant.overrides);
                  job.ok() && !(**job == **own)) {
         if (ways_.Timed(way).fits()) others.push_back(&way);

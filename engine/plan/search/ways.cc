@@ -185,7 +185,8 @@ const Way& Ways::Exact(const Way& sketch) {
 }
 
 void Ways::Prepare(const std::vector<Choices>& all, Depth depth) {
-  if (!has_threads() || ended()) return;
+  if (!has_threads()) return;
+  if (ended()) return ahead_.Prepare({});
   const auto is_known = [&](const Way& way) {
     if (way.exact || !way.variant.status.ok() || depth == Depth::kSketched) return true;
     if (depth == Depth::kTimedIfFits && !way.fits()) return true;
@@ -298,7 +299,9 @@ void DraftsAhead::Prepare(std::vector<Wanted> wanted) {
   queue_.clear();
   for (Ready& ready : ready_) ready.is_ahead = false;
   for (Wanted& one : wanted) {
-    if (!running_.contains(one.way)) queue_.push_back(std::move(one));
+    const auto is_same = [&](const Wanted& other) { return other.way == one.way; };
+    const bool is_queued = std::any_of(queue_.begin(), queue_.end(), is_same);
+    if (!is_queued && !running_.contains(one.way)) queue_.push_back(std::move(one));
   }
   changed_.notify_all();
 }

@@ -82,9 +82,9 @@ struct MadeDraft {
   bool made = false, placed = false;    // It was sketched, and placed.
 };
 
-// Makes drafts before they are wanted, on other threads, and keeps some that may be wanted again. What they say depends
-// on the settings alone; whether they are timed or placed already depends on what the other threads came to. Its
-// functions are for one thread.
+// Makes drafts before they are wanted, on other threads and on that of the caller while it waits, and keeps some that
+// may be wanted again. What they say depends on the settings alone; whether they are timed or placed already depends on
+// what the other threads came to. Its functions are for one thread.
 class DraftsAhead {
  public:
   struct Wanted {
@@ -122,9 +122,9 @@ class DraftsAhead {
   void StartThreads();
   // Makes drafts as long as the object lives.
   void Help();
-  // Whether there is a draft to make, and room for it.
+  // Whether there is a draft to make, and room for it. REQUIRES: mutex_ is held.
   bool MayMake() const { return !queue_.empty() && Instructions(/*only_ahead=*/true) < kMostInstructions / 2; }
-  // Makes the first draft of the queue. `lock` holds mutex_, but not while it makes the draft. REQUIRES: MayMake.
+  // Makes the first draft of the queue. Lets go of `lock`, which holds mutex_, meanwhile. REQUIRES: MayMake.
   void MakeNext(std::unique_lock<std::mutex>& lock);
   // Returns the draft if it is ready, which it then is no more, else an empty one. REQUIRES: mutex_ is held, as below.
   MadeDraft TakeReady(const std::string& way);
@@ -140,7 +140,7 @@ class DraftsAhead {
   std::mutex mutex_;                 // Guards what follows.
   std::condition_variable changed_;  // Whenever a draft is wanted or ready, and at the end.
   std::deque<Wanted> queue_;
-  std::set<std::string> running_;  // What other threads are making.
+  std::set<std::string> running_;  // What is being made ahead.
   Drafts ready_;                   // The latest first.
   bool ends_ = false;
 };
