@@ -130,6 +130,7 @@ absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells,
     absl::StatusOr<TimedJob> timed = StartTimedJob(cell.job);
     if (absl::IsInvalidArgument(timed.status())) {  // Settings that exclude each other.
       excluded = timed.status();
+      LeaveOut(cell.name, excluded);
       continue;
     }
     if (!timed.ok()) return timed.status();

@@ -1,6 +1,7 @@
 #include "tools/bench/predict_cells.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -54,13 +55,16 @@ absl::Status AddCells(const std::string& path, const std::vector<std::string>& s
             for (const Setting* setting : {&precision, &ranks, &accumulation, &preset, &update}) {
               overrides.insert(overrides.end(), setting->overrides.begin(), setting->overrides.end());
             }
-            absl::StatusOr<Job> job = LoadJob(path, overrides);
-            if (!job.ok()) continue;  // Settings that exclude each other.
-            job->data = {.order = DataOrder::kSequential};
-            job->lr_schedule.steps = 1000;
             const std::string shape = absl::StrCat(model.name, " ", precision.name, " ", ranks.name);
             std::string name = absl::StrCat(shape, " ", accumulation.name, " ", preset.name);
             if (*update.name != 0) absl::StrAppend(&name, " ", update.name);
+            absl::StatusOr<Job> job = LoadJob(path, overrides);
+            if (!job.ok()) {  // Settings that exclude each other.
+              LeaveOut(name, job.status());
+              continue;
+            }
+            job->data = {.order = DataOrder::kSequential};
+            job->lr_schedule.steps = 1000;
             cells.push_back({.name = std::move(name),
                              .model = model.name,
                              .shape = shape,
@@ -75,6 +79,10 @@ absl::Status AddCells(const std::string& path, const std::vector<std::string>& s
 }
 
 }  // namespace
+
+void LeaveOut(const std::string& name, const absl::Status& why) {
+  std::fprintf(stderr, "%s: left out: %s\n", name.c_str(), std::string(why.message()).c_str());
+}
 
 absl::StatusOr<std::vector<Cell>> CellsOf(const std::vector<std::string>& models, const std::vector<std::string>& set,
                                           int64_t most) {
