@@ -5,12 +5,8 @@
 namespace shale {
 namespace {
 
-class PrecisionRules : public ::testing::TestWithParam<Rule> {};
-
-TEST_P(PrecisionRules, RefuseContradictionsByName) { EXPECT_EQ(SetError(GetParam().overrides), GetParam().message); }
-
 INSTANTIATE_TEST_SUITE_P(
-    Formats, PrecisionRules,
+    Precision, Rules,
     ::testing::Values(
         Rule{{"precision.master=SPLIT"},
              "--set: precision.master: SPLIT keeps the low bits of bf16 weights; use compute BF16, or master "

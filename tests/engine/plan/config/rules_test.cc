@@ -9,8 +9,6 @@
 namespace shale {
 namespace {
 
-class Rules : public ::testing::TestWithParam<Rule> {};
-
 TEST_P(Rules, RefuseContradictionsByName) { EXPECT_EQ(SetError(GetParam().overrides), GetParam().message); }
 
 INSTANTIATE_TEST_SUITE_P(

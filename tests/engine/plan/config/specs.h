@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "engine/api/job.h"
 #include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
 
 namespace shale {
 
@@ -100,5 +101,8 @@ struct Rule {
   std::vector<std::string> overrides;
   std::string message;  // What SetError returns. Empty if the job is allowed.
 };
+
+// Tests that SetError says so (rules_test.cc). Files that are about some fields have cases of theirs.
+class Rules : public ::testing::TestWithParam<Rule> {};
 
 }  // namespace shale
