@@ -90,7 +90,7 @@ class All(TryNcclTest):
         for processes, variables in ((2, {}), (4, _NEWER)):
             with self.subTest(processes=processes, variables=variables):
                 rows = self.check("bits", processes, **variables)["rows"]
-                self.assertEqual(len(rows), 4 if processes == 4 else 3)
+                self.assertEqual(len(rows), 5 if processes == 4 else 4)
         self.check("traffic", 4)
         self.check("resume", 2)
         self.check("kill", 2)

@@ -106,11 +106,11 @@ def _nccl(kit):
                "memory.budget_bytes": str(plans.budget_bytes(kit.gpus[0], nccl=True))} if ranks else {}
     return [
         *(suites.in_processes("nccl", "NcclProcesses*", processes, 30) for processes in (2, 4)),
-        nccl.check("bits", 2, 60),
+        nccl.check("bits", 2, 75),
         nccl.check("kill", 2, 60),
         nccl.check("traffic", 2, 15),
         nccl.check("resume", 2, 50),
-        nccl.check("bits", 4, 90),
+        nccl.check("bits", 4, 110),
         nccl.check("resume", 4, 60),
         nccl.check("traffic", 4, 15),
         nccl.check("refused", 2, 30),

@@ -12,8 +12,10 @@ namespace {
 constexpr int64_t kPieces[] = {1, 0, 17, 4099, 0, 3, 1000, 16};
 constexpr int kPieceSizes = 8;
 
-// Returns how many elements rank `from` sends to rank `to`.
-int64_t PieceSize(int from, int to, int round) { return kPieces[(3 * from + 5 * to + round) % kPieceSizes]; }
+// Returns how many elements rank `from` sends to rank `to`, of pieces that are `times` as long as those above.
+int64_t PieceSize(int from, int to, int round, int64_t times) {
+  return times * kPieces[(3 * from + 5 * to + round) % kPieceSizes];
+}
 
 template <class T>
 T Element(int from, int to, int64_t i) {
@@ -34,14 +36,14 @@ int64_t PlaceBackwards(int ranks, int64_t gap, const SizeOfPiece& size_of, std::
 }
 
 template <class T>
-void CheckAllToAllOf(Communicator& communicator, Device& device, Stream& stream) {
+void CheckAllToAllOf(Communicator& communicator, Device& device, Stream& stream, int64_t times) {
   const int rank = communicator.rank(), ranks = communicator.size();
   for (int round = 0; round < 3; ++round) {
     std::vector<ElementRange> sent, received;
     const int64_t out = PlaceBackwards(
-        ranks, 2, [&](int to) { return PieceSize(rank, to, round); }, &sent);
+        ranks, 2, [&](int to) { return PieceSize(rank, to, round, times); }, &sent);
     const int64_t in = PlaceBackwards(
-        ranks, 1, [&](int from) { return PieceSize(from, rank, round); }, &received);
+        ranks, 1, [&](int from) { return PieceSize(from, rank, round, times); }, &received);
     std::vector<T> values(out), expected(in, T(7));
     for (int peer = 0; peer < ranks; ++peer) {
       for (int64_t i = sent[peer].begin; i < sent[peer].end; ++i) {
@@ -63,9 +65,7 @@ TEST_P(CommunicatorConformance, AllToAllGivesEachRankWhatTheOthersSendIt) {
     ForEachRank(size, [&](int rank) {
       SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", size));
       std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
-      CheckAllToAllOf<int16_t>(*group[rank], *device_, *stream);
-      CheckAllToAllOf<float>(*group[rank], *device_, *stream);
-      CheckAllToAllOf<int64_t>(*group[rank], *device_, *stream);
+      CheckAllToAll(*group[rank], *device_, *stream);
     });
   }
 }
@@ -141,6 +141,12 @@ TEST_P(CommunicatorConformance, PiecesThatDoNotFitAreRefusedAndNothingIsEnqueued
 }
 
 }  // namespace
+
+void CheckAllToAll(Communicator& communicator, Device& device, Stream& stream, int64_t times) {
+  ASSERT_NO_FATAL_FAILURE(CheckAllToAllOf<int16_t>(communicator, device, stream, times));
+  ASSERT_NO_FATAL_FAILURE(CheckAllToAllOf<float>(communicator, device, stream, times));
+  ASSERT_NO_FATAL_FAILURE(CheckAllToAllOf<int64_t>(communicator, device, stream, times));
+}
 
 void ExpectDifferentPiecesAreRefused(Group& group, Device& device) {
   const int ranks = static_cast<int>(group.size());

@@ -51,6 +51,10 @@ void ForEachRank(int ranks, const std::function<void(int rank)>& body);
 // which not every kind of group promises.
 void ExpectSumsInRankOrder(Group& group, Device& device, int64_t elements);
 
+// Checks AllToAlls of several element types. Pieces have none to some thousand elements, times `times`, and lie apart.
+// All ranks of the group make the call.
+void CheckAllToAll(Communicator& communicator, Device& device, Stream& stream, int64_t times = 1);
+
 // Expects that all ranks of the group, of two or more, get InvalidArgument if one sends another more than that one
 // wants, which not every kind of group promises. The group is of no use afterwards.
 void ExpectDifferentPiecesAreRefused(Group& group, Device& device);

@@ -76,6 +76,7 @@ class NcclGpuTest : public ::testing::Test {
       ASSERT_TRUE(group[rank]->AllReduceSum(count.View(), *stream).ok());
       EXPECT_EQ(data.Read(*stream), total);
       EXPECT_EQ(count.Read(*stream)[0], size * (int64_t{1} << 40));
+      CheckAllToAll(*group[rank], device, *stream, /*times=*/37);
     });
   }
 

@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "kernels/check.h"
 #include "kernels/device/cuda/cuda_device.h"
+#include "kernels/element_range.h"
 #include "sharding/comm/nccl/nccl.h"
 #include "sharding/comm/nccl/nccl_environment.h"
 #include "tests/sharding/comm/communicator_conformance.h"
@@ -29,6 +30,7 @@
 namespace shale::testing {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr double kTimeout_s = 60;
@@ -184,6 +186,53 @@ TEST_F(NcclProcesses, BytesAndIntegersAreExact) {
   const int64_t ranks = size() * (size() - 1) / 2;
   EXPECT_EQ(count.Read(stream())[0], size() * (int64_t{1} << 40) + ranks);
   EXPECT_EQ(total.Read(stream())[0], size() * 0x1p30 + static_cast<double>(ranks));
+}
+
+// Each rank sends itself a piece too, and some pieces are empty. Longer ones go in many parts.
+TEST_F(NcclProcesses, AllToAllBringsPiecesOfAnySize) {
+  const std::unique_ptr<Communicator> communicator = Create();
+  for (const int64_t times : {1, 37}) ASSERT_NO_FATAL_FAILURE(CheckAllToAll(*communicator, device(), stream(), times));
+}
+
+// Neither the ranks that send nothing nor those that receive nothing leave it out, or their numbers would differ.
+TEST_F(NcclProcesses, AnAllToAllOfOnePieceIsACollectiveOfAllRanks) {
+  constexpr int64_t n = 5000;
+  const std::unique_ptr<Communicator> communicator = Create();
+  for (int round = 0; round < 3; ++round) {
+    const bool sends = rank() == 0, receives = rank() == size() - 1;
+    const DeviceVector<float> from(device(), std::vector<float>(sends ? n : 0, 3), stream());
+    const DeviceVector<float> to(device(), receives ? n : 0);
+    std::vector<ElementRange> sent(size()), received(size());
+    if (sends) sent.back() = {0, n};
+    if (receives) received.front() = {0, n};
+    ASSERT_TRUE(communicator->AllToAll({from.View(), sent}, {to.View(), received}, stream()).ok());
+    EXPECT_THAT(to.Read(stream()), Each(3));
+    ASSERT_NO_FATAL_FAILURE(CheckCollectives(*communicator, 100));
+  }
+}
+
+// What a rank sends is overwritten as soon as its stream has passed, without waiting for the receivers.
+TEST_F(NcclProcesses, AFinishedAllToAllNeedsItsInputsNoMore) {
+  constexpr int kRounds = 20;
+  constexpr int64_t n = 20'000;
+  const std::unique_ptr<Communicator> communicator = Create();
+  std::vector<int64_t> values(n * size() * kRounds);
+  for (int64_t i = 0; i < std::ssize(values); ++i) values[i] = 100 * (i / n) + rank();  // By round and receiver.
+  const DeviceVector<int64_t> rounds(device(), values, stream()), from(device(), n * size());
+  const DeviceVector<int64_t> results(device(), std::ssize(values));
+  std::vector<ElementRange> rows;
+  for (int64_t r = 0; r < size(); ++r) rows.push_back({r * n, (r + 1) * n});
+  for (int64_t round = 0; round < kRounds; ++round) {
+    const int64_t at = round * n * size();
+    ASSERT_TRUE(stream().Copy(from.data(), rounds.data() + at, n * size() * 8).ok());
+    const Tensor result = results.View(at, n * size());
+    ASSERT_TRUE(communicator->AllToAll({from.View(), rows}, {result, rows}, stream()).ok());
+  }
+  values = results.Read(stream());
+  for (int64_t i = 0; i < std::ssize(values); ++i) {
+    const int64_t row = i / n, sender = row % size();
+    ASSERT_EQ(values[i], 100 * (row - sender + rank()) + sender) << i;
+  }
 }
 
 // A step gathers on one stream while it reduces on another. One thread enqueues both, without waiting.
