@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/files/io/json_lines.h"
 #include "kernels/check.h"
+#include "kernels/ops/matmul.h"
 #include "tools/bench/ops_cases.h"
 #include "tools/bench/ops_report.h"
 #include "tools/bench/ops_runner.h"
@@ -41,8 +42,9 @@ struct Flags {
   double sustained_seconds = 0;
 };
 
+// `results` and `refused` are JSON objects.
 std::string Json(const Flags& flags, const std::string& machine, const OpRates& rates,
-                 const std::vector<std::string>& results) {
+                 const std::vector<std::string>& results, const std::vector<std::string>& refused) {
   const OpSizes& s = flags.sizes;
   std::string head = JsonObject()
                          .Add("bench", "ops")
@@ -71,7 +73,8 @@ std::string Json(const Flags& flags, const std::string& machine, const OpRates& 
                          .Add("target", rates.target)
                          .ToString();
   head.pop_back();
-  return absl::StrCat(head, ",\n \"results\": [\n  ", absl::StrJoin(results, ",\n  "), "\n]}");
+  return absl::StrCat(head, ",\n \"not_measured\": [", absl::StrJoin(refused, ",\n  "), "],\n \"results\": [\n  ",
+                      absl::StrJoin(results, ",\n  "), "\n]}");
 }
 
 absl::StatusOr<std::vector<OpCase>> ChosenCases(const Flags& flags, std::vector<OpCase>& squares) {
@@ -141,15 +144,23 @@ absl::Status Bench(const Flags& flags, OpsMachine& machine, const std::vector<Op
   }
 
   std::vector<OpResult> moving, computing;
+  std::vector<std::string> refused;
   for (const auto* list : {&squares, &cases}) {
     for (const OpCase& c : *list) {
-      SHALE_ASSIGN_OR_RETURN(const OpResult result, runner->Measure(c));
-      (c.flops > 0 ? computing : moving).push_back(result);
-      if (c.flops == 0) continue;
+      const absl::StatusOr<OpResult> result = runner->Measure(c);
+      if (absl::IsUnimplemented(result.status())) {  // A library may not have this kind of matmul on this GPU.
+        refused.push_back(RefusalJson(c, result.status()));
+        continue;
+      }
+      SHALE_RETURN_IF_ERROR(result.status());
+      (c.flops > 0 ? computing : moving).push_back(*result);
+      const auto* matmul = c.op.As<MatMul>();
+      if (c.flops == 0 || (matmul != nullptr && matmul->is_float8())) continue;
       double& peak = rates.peak[IndexOf(c.dtype)];
-      peak = std::max(peak, result.flops_per_second());
+      peak = std::max(peak, result->flops_per_second());
     }
   }
+  if (!refused.empty()) std::printf("\nNot measured:\n%s\n", absl::StrJoin(refused, "\n").c_str());
   PrintMoving(moving, rates);
   PrintComputing(computing, rates);
   if (flags.json.empty()) return absl::OkStatus();
@@ -157,7 +168,7 @@ absl::Status Bench(const Flags& flags, OpsMachine& machine, const std::vector<Op
   for (const auto* list : {&moving, &computing}) {
     for (const OpResult& r : *list) results.push_back(ResultJson(r, rates));
   }
-  return WriteJson(flags.json, Json(flags, machine.name(), rates, results));
+  return WriteJson(flags.json, Json(flags, machine.name(), rates, results, refused));
 }
 
 std::string DeviceNames(const std::vector<OpsMachineKind>& kinds) {

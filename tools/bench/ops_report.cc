@@ -94,4 +94,8 @@ std::string ResultJson(const OpResult& r, const OpRates& rates) {
   return object.ToString();
 }
 
+std::string RefusalJson(const OpCase& c, const absl::Status& why) {
+  return JsonObject().Add("op", c.name).Add("size", c.sizes).Add("act", Act(c)).Add("why", why.message()).ToString();
+}
+
 }  // namespace shale

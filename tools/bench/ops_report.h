@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/dtype.h"
 #include "tools/bench/ops_machine.h"
 #include "tools/bench/ops_runner.h"
@@ -15,7 +16,7 @@ namespace shale {
 struct OpRates {
   std::array<CopyWords, 2> copies;
   double copy[2] = {};       // Bytes read and written per second, by kind of copy.
-  double peak[2] = {};       // FLOP per second of the best matmul: f32, bf16.
+  double peak[2] = {};       // FLOP per second of the best matmul: f32, bf16. Those of fp8 matrices do not count.
   double sustained[2] = {};  // FLOP per second of one matmul that runs for a long time; 0 if not measured.
   double target = 0;         // OpsMachine::target().
 };
@@ -32,5 +33,7 @@ void PrintMoving(const std::vector<OpResult>& results, const OpRates& rates);
 void PrintComputing(const std::vector<OpResult>& results, const OpRates& rates);
 
 std::string ResultJson(const OpResult& r, const OpRates& rates);
+// Of a case that the machine refused.
+std::string RefusalJson(const OpCase& c, const absl::Status& why);
 
 }  // namespace shale

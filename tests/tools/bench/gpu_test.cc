@@ -7,12 +7,15 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/run/backends/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/backends.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/host/host_matmuls.h"
 #include "tests/kernels/cuda/host/stand_in_runtime.h"
@@ -27,6 +30,23 @@ using ::testing::Not;
 
 int Comm(int argc, char** argv, const std::vector<CommKind>& kinds) { return BenchComm(argc, argv, kinds); }
 
+// Refuses fp8 matrices with blockwise scales, as cuBLASLt does on GPUs other than Hopper's.
+class WithoutBlockwise final : public cuda::MatMulBackend {
+ public:
+  explicit WithoutBlockwise(std::unique_ptr<cuda::MatMulBackend> all) : all_(std::move(all)) {}
+
+  int64_t ScratchBytes(const MatMul& op) const override { return all_->ScratchBytes(op); }
+  absl::Status Prepare(const MatMul& op) override {
+    return op.scales == Float8Scales::kOne ? all_->Prepare(op) : absl::UnimplementedError("no algorithm");
+  }
+  absl::Status Enqueue(const MatMul& op, Scratch scratch, cuda::StreamHandle stream) override {
+    return all_->Enqueue(op, scratch, stream);
+  }
+
+ private:
+  const std::unique_ptr<cuda::MatMulBackend> all_;
+};
+
 class BenchGpuTest : public ::testing::Test {
  protected:
   ~BenchGpuTest() override {
@@ -37,8 +57,10 @@ class BenchGpuTest : public ::testing::Test {
   CreateGpuBackend Create() {
     return [this](const GpuBackendOptions& options) -> absl::StatusOr<std::unique_ptr<Backend>> {
       asked_ = options;
-      const auto matmuls = [](const CudaDeviceProperties*) {
-        return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps());
+      const auto matmuls = [this](const CudaDeviceProperties*) -> std::unique_ptr<cuda::MatMulBackend> {
+        auto all = *cuda_on_host::CreateHostMatMuls(CreateReferenceOps());
+        if (takes_blockwise_) return all;
+        return std::make_unique<WithoutBlockwise>(std::move(all));
       };
       return CreateCudaBackend(runtime_, {.ranks_per_device = options.ranks_per_device, .create_matmuls = matmuls});
     };
@@ -61,6 +83,7 @@ class BenchGpuTest : public ::testing::Test {
 
   const std::shared_ptr<cuda_on_host::StandInRuntime> runtime_ = std::make_shared<cuda_on_host::StandInRuntime>();
   GpuBackendOptions asked_;
+  bool takes_blockwise_ = true;
   std::string written_;
 };
 
@@ -79,6 +102,20 @@ TEST_F(BenchGpuTest, OpsRunInDeviceMemoryOnNumbersThatWereCopiedThere) {
   }
   EXPECT_THAT(written_, Not(HasSubstr("of_nontemporal_copy")));
   EXPECT_THAT(written_, Not(HasSubstr("null")));
+}
+
+TEST_F(BenchGpuTest, MatMulsThatTheGpuRefusesAreNamedAndTheOthersMeasured) {
+  takes_blockwise_ = false;
+  ASSERT_EQ(Call(BenchOps,
+                 {"--tokens=16", "--sequence=4", "--width=16", "--hidden=16", "--vocabulary=33", "--heads=1",
+                  "--kv_heads=1", "--head_tokens=3", "--parameters=101", "--square=16", "--warm", "--copy_mib=1",
+                  "--seconds=0", "--dtype=bf16", "--only=matmul down"},
+                 std::vector<OpsMachineKind>{GpuOps(Create())}),
+            0);
+  EXPECT_THAT(written_, HasSubstr("\"not_measured\": [{\"op\": \"MatMul down blockwise fp8 forward\""));
+  EXPECT_THAT(written_, HasSubstr("\"why\": \"no algorithm\""));
+  EXPECT_THAT(written_, HasSubstr("\"results\": [\n  {\"op\": \"MatMul square\""));
+  EXPECT_THAT(written_, HasSubstr("{\"op\": \"MatMul down fp8 wgrad accumulate\""));
 }
 
 TEST_F(BenchGpuTest, RanksOfOneDeviceMeetFromThreadsOfTheirOwn) {
