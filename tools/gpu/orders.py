@@ -28,6 +28,7 @@ WIDE, WIDE_LONG = ({"batch.micro_batch": str(count), "memory.loss_chunk_tokens":
 MANY_STEPS = (2, 198)
 MANY = {**FEW, "lr_schedule.steps": str(sum(MANY_STEPS))}
 FLOAT8 = {"precision.matmuls": "FP8"}
+BLOCKWISE = {"precision.fp8_scaling": "BLOCKWISE"}
 # Steps before those that count, and those, where a step takes many seconds or has 524,288 tokens.
 FEW_STEPS, FEWEST_STEPS = (2, 2), (1, 2)
 NO_GRAPHS = {"runtime.graphs": "false"}
@@ -157,10 +158,13 @@ def _h100(kit):
 
 
 def _formats(kit):
-    return [*(benches.formats(f"{shape}_1024", 30) for shape in SHAPES),
-            *(benches.ops(f"{shape}_1024", "bf16", benches.FLOAT8, 35, "float8") for shape in SHAPES),
+    rates = [item for shape in SHAPES for item in (
+        benches.formats(f"{shape}_1024", 30), benches.ops(f"{shape}_1024", "bf16", benches.FLOAT8, 35, "float8"))]
+    return [*rates[:2],
             train(SMALL, "bf16_200_steps", MANY, steps=MANY_STEPS),
-            train(SMALL, "fp8_200_steps", {**MANY, **FLOAT8}, steps=MANY_STEPS)]
+            train(SMALL, "fp8_200_steps", {**MANY, **FLOAT8}, steps=MANY_STEPS),
+            train(SMALL, "fp8_blockwise_200_steps", {**MANY, **FLOAT8, **BLOCKWISE}, steps=MANY_STEPS),
+            *rates[2:]]
 
 
 def _hours(kit):
