@@ -398,7 +398,8 @@ TEST_F(CublasLtMatMulsTest, ALibraryThatCannotStartIsAnErrorAndMayStartLater) {
 TEST_F(CublasLtMatMulsTest, TheStandInRefusesTypesThatTheLibraryDoesNotSupport) {
   const cuda::CublasLtFunctions lt = library_.functions();
   const auto ask = [&](cublasComputeType_t compute, cudaDataType a, cudaDataType b, cudaDataType d,
-                       uint32_t align_a = 256) {
+                       uint32_t align_a = 256, cublasLtMatmulDescAttributes_t scale = CUBLASLT_MATMUL_DESC_TRANSA,
+                       uint64_t scale_value = 0) {
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t matmul;
     cublasLtMatrixLayout_t layouts[3];
@@ -407,6 +408,8 @@ TEST_F(CublasLtMatMulsTest, TheStandInRefusesTypesThatTheLibraryDoesNotSupport) 
     int found = 0;
     EXPECT_EQ(lt.Create(&handle), CUBLAS_STATUS_SUCCESS);
     EXPECT_EQ(lt.MatmulDescCreate(&matmul, compute, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+    const size_t scale_bytes = scale == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ? sizeof(void*) : sizeof(int32_t);
+    EXPECT_EQ(lt.MatmulDescSetAttribute(matmul, scale, &scale_value, scale_bytes), CUBLAS_STATUS_SUCCESS);
     const cudaDataType types[] = {a, b, d};
     for (int i = 0; i < 3; ++i) {
       EXPECT_EQ(lt.MatrixLayoutCreate(&layouts[i], types[i], 8, 8, 8), CUBLAS_STATUS_SUCCESS);
@@ -444,6 +447,12 @@ TEST_F(CublasLtMatMulsTest, TheStandInRefusesTypesThatTheLibraryDoesNotSupport) 
   for (const uint32_t alignment : {0u, 1u, 24u, 512u}) {
     EXPECT_EQ(ask(CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F, alignment), CUBLAS_STATUS_INVALID_VALUE);
   }
+  EXPECT_EQ(
+      ask(CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F, 256, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 256),
+      CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(ask(CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F, 256, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F),
+            CUBLAS_STATUS_INVALID_VALUE);
 }
 
 TEST_F(CublasLtMatMulsTest, TheStandInOverwritesAllWorkspaceAndRefusesOperandsBetweenElements) {

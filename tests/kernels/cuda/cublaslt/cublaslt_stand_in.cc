@@ -180,6 +180,14 @@ bool Float8FormFits(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b
          static_cast<uint64_t>(d.ld) * ElementBytes(d) % 16 == 0 && bias_fits && ScalesFit(matmul, d);
 }
 
+// Scales of parts need an address even where nothing is read, and only operands of 8 bits have scales.
+bool ScalesAreSet(const LtMatMul& matmul, const LtLayout& a) {
+  if (!HasFloat8(a)) return matmul.a_scale == nullptr && matmul.b_scale == nullptr;
+  constexpr int32_t kOne = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  return (matmul.a_scale_mode == kOne || matmul.a_scale != nullptr) &&
+         (matmul.b_scale_mode == kOne || matmul.b_scale != nullptr);
+}
+
 bool TypesAreSupported(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b, const LtLayout& c,
                        const LtLayout& d) {
   if (HasFloat8(a) && !Float8FormFits(matmul, a, b, d)) return false;
@@ -218,6 +226,7 @@ cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDes
     return Misuse("an alignment that is no power of two from the size of an element to 256");
   }
   if (query.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && query.matmul.bias == nullptr) return Misuse("no bias");
+  if (!ScalesAreSet(query.matmul, query.a)) return Misuse("scales without an address, or of no fp8 operands");
   library->queries.push_back(query);
   *found = 0;
   if (!TypesAreSupported(query.matmul, query.a, query.b, query.c, query.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -369,6 +378,7 @@ cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, cons
     return Misuse("an operand between elements");
   }
   if (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && call.matmul.bias == nullptr) return Misuse("no bias");
+  if (!ScalesAreSet(call.matmul, call.a)) return Misuse("scales without an address, or of no fp8 operands");
   if (call.beta != 0 && (c_data != d_data || !(call.c == call.d))) return Misuse("C is not D");
   if (call.matmul.a_scale_mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F &&
       (!Aligned(call.matmul.a_scale, 16) || !Aligned(call.matmul.b_scale, 16))) {
