@@ -89,6 +89,14 @@ bool Configure(const CublasLtFunctions& functions, uint32_t tile, int32_t split,
          set(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, scheme);
 }
 
+// Returns whether an algorithm that splits K into so many parts leaves out its last elements ([Note: lost tails] in
+// matmul_plan.h).
+bool LosesTail(const MatMulKey& key, int32_t split) {
+  constexpr int64_t kBlockBytes = 128;
+  const int64_t block = kBlockBytes / SizeOf(key.a), tail = key.k % block;
+  return tail != 0 && split > tail && key.k / block % split == 0;
+}
+
 int32_t OperationOf(bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
 }  // namespace
@@ -241,14 +249,22 @@ absl::Status MatMulPlan::Check(const cublasLtMatmulAlgo_t& algorithm) const {
                                                      " are available"));
   }
   uint32_t scheme = 0;
-  size_t written = 0;
-  SHALE_RETURN_IF_ERROR(
-      functions_.StatusOf("cublasLtMatmulAlgoConfigGetAttribute",
-                          functions_.MatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-                                                                  &scheme, sizeof(scheme), &written)));
+  int32_t split = 1;
+  const auto get = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto& value) {
+    size_t written = 0;
+    return functions_.StatusOf(
+        "cublasLtMatmulAlgoConfigGetAttribute",
+        functions_.MatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written));
+  };
+  SHALE_RETURN_IF_ERROR(get(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, scheme));
+  SHALE_RETURN_IF_ERROR(get(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, split));
   if ((scheme & ~kReductionSchemes) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the algorithm adds the parts of a split K in c's dtype (reduction scheme ", scheme, "); wanted fp32"));
+  }
+  if (LosesTail(key_, split)) {
+    return absl::InvalidArgumentError(absl::StrCat("the algorithm splits K into ", split,
+                                                   " parts and may leave out its last elements, a fault of cuBLASLt"));
   }
   return absl::OkStatus();
 }

@@ -21,6 +21,12 @@ namespace shale::cuda {
 //
 // Algorithms that split K must add its parts in fp32 (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE). Those that add in c's
 // type, in place or not, would round to bf16 between the parts.
+//
+// [Note: lost tails] Kernels of cuBLASLt read K in blocks of 128 bytes of an operand's row. Some that split K give each
+// part as many whole blocks, if these can be divided so, and then no part has the elements that are left over: the
+// product is of fewer elements, and no call fails. That is so where the elements left over are fewer than the parts.
+// Others have measured it on an H100 with 12.8.5 and 13.1.1, and on GPUs of Blackwell up to 13.2.2 (part of every
+// thousandth shape; bitequiv in facebookexperimental/triton). So such algorithms are not used.
 class MatMulPlan {
  public:
   // Borrows `functions` and `handle`, which must outlive the MatMulPlan.
@@ -37,7 +43,7 @@ class MatMulPlan {
   // fit the matmul; it may leave none.
   std::vector<MatMulAlgorithm> Variants(const std::vector<MatMulAlgorithm>& proposals, int most) const;
 
-  // Makes Enqueue use `algorithm`. Returns an error if it does not fit the matmul, this GPU, the workspace or the rule
+  // Makes Enqueue use `algorithm`. Returns an error if it does not fit the matmul, this GPU, the workspace or the rules
   // above.
   absl::Status Use(const MatMulAlgorithm& algorithm);
 

@@ -75,6 +75,12 @@ class CublasLtMatMulsTest : public ::testing::Test {
     EXPECT_TRUE(Validate(op).ok()) << Validate(op);
     return backend.Enqueue(op, {workspace_, backend.ScratchBytes(op)}, /*stream=*/nullptr);
   }
+  // Prepares the op with a table that names this algorithm for it.
+  absl::Status PrepareTuned(const MatMul& op, const cuda::MatMulAlgorithm& algorithm) {
+    auto table = std::make_shared<TuningTable>();
+    EXPECT_TRUE(table->Set({"GPU", CublasLtStandIn::kVersion}, MatMulKey::Of(op, false), algorithm).ok());
+    return Backend({.workspace_bytes = 1024, .tuning = table, .gpu = "GPU"}).Prepare(op);
+  }
   // Runs the op and returns the one call that it becomes.
   LtCall CallOf(MatMulBackend& backend, const MatMul& op) {
     library_.calls.clear();
@@ -354,9 +360,7 @@ TEST_F(CublasLtMatMulsTest, ATunedAlgorithmIsUsedOnItsGpuAndVersion) {
 TEST_F(CublasLtMatMulsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotReplaced) {
   const MatMul op = Op(4, 6, 8);
   const auto refusal = [&](const cuda::MatMulAlgorithm& algorithm) {
-    auto table = std::make_shared<TuningTable>();
-    EXPECT_TRUE(table->Set({"GPU", CublasLtStandIn::kVersion}, MatMulKey::Of(op, false), algorithm).ok());
-    const absl::Status status = Backend({.workspace_bytes = 1024, .tuning = table, .gpu = "GPU"}).Prepare(op);
+    const absl::Status status = PrepareTuned(op, algorithm);
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("the tuning table names this algorithm"), HasSubstr("m=4 n=6 k=8"),
                                          HasSubstr("tune again")));
@@ -367,6 +371,21 @@ TEST_F(CublasLtMatMulsTest, ATunedAlgorithmThatCannotBeUsedIsAnErrorAndNotReplac
   for (const uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE}) {
     EXPECT_THAT(refusal(CublasLtStandIn::Algorithm(7, scheme)), HasSubstr("adds the parts of a split K in c's dtype"));
   }
+}
+
+// [Note: lost tails] in matmul_plan.h.
+TEST_F(CublasLtMatMulsTest, AnAlgorithmThatWouldLeaveOutTheEndOfKIsRefused) {
+  library_.most_splits = 16;
+  const auto prepared = [&](DType act, int64_t k, uint64_t splits) {
+    return PrepareTuned(Op(1, 1, k, act),
+                        CublasLtStandIn::Algorithm(7, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 0, splits));
+  };
+  EXPECT_THAT(MessageOf(prepared(DType::kBFloat16, 18 * 64 + 8, 9)), HasSubstr("may leave out its last elements"));
+  EXPECT_FALSE(prepared(DType::kFloat32, 18 * 32 + 8, 9).ok());
+  EXPECT_TRUE(prepared(DType::kBFloat16, 18 * 64, 9).ok());       // Nothing is left over,
+  EXPECT_TRUE(prepared(DType::kBFloat16, 18 * 64 + 8, 8).ok());   // or the blocks cannot be divided,
+  EXPECT_TRUE(prepared(DType::kBFloat16, 18 * 64 + 16, 9).ok());  // or as much is left over as there are parts,
+  EXPECT_TRUE(prepared(DType::kBFloat16, 18 * 64 + 8, 1).ok());   // or there is one part.
 }
 
 TEST_F(CublasLtMatMulsTest, EveryFailedCallIsAnErrorThatNamesItAndTheMatMul) {

@@ -319,9 +319,15 @@ cublasStatus_t MatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorith
                                             cublasLtMatmulAlgoConfigAttributes_t attribute, void* to, size_t size,
                                             size_t* written) {
   RETURN_IF_ORDERED("MatmulAlgoConfigGetAttribute");
-  if (attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || size != sizeof(uint32_t)) return Misuse("an attribute");
-  const auto scheme = static_cast<uint32_t>(algorithm->data[kSchemeWord]);
-  std::memcpy(to, &scheme, size);
+  if (size != sizeof(uint32_t)) return Misuse("an attribute of another size");
+  uint64_t word = 0;
+  switch (attribute) {
+    case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: word = algorithm->data[kSchemeWord]; break;
+    case CUBLASLT_ALGO_CONFIG_SPLITK_NUM: word = std::max<uint64_t>(1, algorithm->data[kSplitWord]); break;
+    default: return Misuse("an attribute that the stand-in does not know");
+  }
+  const auto value = static_cast<uint32_t>(word);
+  std::memcpy(to, &value, size);
   *written = size;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -422,13 +428,15 @@ CublasLtStandIn::CublasLtStandIn() {
 
 CublasLtStandIn::~CublasLtStandIn() { library = nullptr; }
 
-cuda::MatMulAlgorithm CublasLtStandIn::Algorithm(uint64_t name, uint32_t reduction_scheme, uint64_t workspace_bytes) {
+cuda::MatMulAlgorithm CublasLtStandIn::Algorithm(uint64_t name, uint32_t reduction_scheme, uint64_t workspace_bytes,
+                                                 uint64_t splits) {
   cuda::MatMulAlgorithm words = {};
   words[kMagicWord] = kMagic;
   words[kNameWord] = name;
   words[kQueryWord] = kNoQuery;
   words[kSchemeWord] = reduction_scheme;
   words[kWorkspaceWord] = workspace_bytes;
+  words[kSplitWord] = splits;
   return words;
 }
 

@@ -76,7 +76,7 @@ class CublasLtStandIn {
   cuda::CublasLtFunctions functions() const;
   // Returns an algorithm that fits every matmul and that no heuristic proposes.
   static cuda::MatMulAlgorithm Algorithm(uint64_t name, uint32_t reduction_scheme = CUBLASLT_REDUCTION_SCHEME_NONE,
-                                         uint64_t workspace_bytes = 0);
+                                         uint64_t workspace_bytes = 0, uint64_t splits = 0);
 
   std::vector<LtQuery> queries;  // The heuristics that were asked for.
   std::vector<LtCall> calls;
