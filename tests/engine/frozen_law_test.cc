@@ -114,6 +114,20 @@ DecoderConfig WideDecoder() {
   return model;
 }
 
+// Expects that `narrow`, whose frozen weights are stored in a narrow form, computed the same bits as `wide`, whose
+// frozen weights have the same values in the compute dtype, and changed none of the frozen weights of `initial`.
+void ExpectSameBits(const RunResult& narrow, const RunResult& wide, const RunResult& initial, const Patterns& trained) {
+  EXPECT_FALSE(narrow.losses.empty());
+  EXPECT_EQ(narrow.losses, wide.losses);
+  EXPECT_TRUE(narrow.gradients == wide.gradients);
+  EXPECT_EQ(narrow.measured_peak_bytes, narrow.plan.peak_bytes);
+  EXPECT_EQ(SumOf(wide, BufferCategory::kWidenedParameters), 0);
+  EXPECT_GT(SumOf(narrow, BufferCategory::kWidenedParameters), 0);
+  for (const auto& [name, weight] : narrow.weights) {
+    EXPECT_TRUE(weight == (MatchesAny(trained, name) ? wide : initial).weights.at(name)) << name;
+  }
+}
+
 // Frozen weights that are stored in bf16 or in 4 bits give the bits of a run whose frozen weights have the same values
 // in the compute dtype. They depend neither on the number of ranks nor on the training.
 TEST(FrozenLaws, NarrowWeightsComputeWhatTheirValuesCompute) {
@@ -156,27 +170,15 @@ TEST(FrozenLaws, NarrowWeightsComputeWhatTheirValuesCompute) {
           for (float& value : values) value = ToFloat(RoundToBFloat16(value));
         };
         const RunResult wide = MustRun(options, tokens);
-        const std::string what = absl::StrCat(ToString(stored), " ", ToString(c.strategy), " ",
-                                              ToString(c.accumulation), " ", mesh.replicate, " x ", mesh.shard);
-        ASSERT_FALSE(narrow.losses.empty()) << what;
-        EXPECT_EQ(narrow.losses, wide.losses) << what;
-        EXPECT_TRUE(narrow.gradients == wide.gradients) << what;
-        EXPECT_EQ(narrow.measured_peak_bytes, narrow.plan.peak_bytes) << what;
-        EXPECT_EQ(SumOf(wide, BufferCategory::kWidenedParameters), 0) << what;
-        EXPECT_GT(SumOf(narrow, BufferCategory::kWidenedParameters), 0) << what;
-        for (const auto& [name, weight] : narrow.weights) {
-          if (MatchesAny(patterns, name)) {
-            EXPECT_TRUE(weight == wide.weights.at(name)) << what << ": " << name;
-          } else {
-            EXPECT_TRUE(weight == initial.weights.at(name)) << what << ": " << name;
-          }
-        }
+        SCOPED_TRACE(absl::StrCat(ToString(stored), " ", ToString(c.strategy), " ", ToString(c.accumulation), " ",
+                                  mesh.replicate, " x ", mesh.shard));
+        ExpectSameBits(narrow, wide, initial, patterns);
         const int64_t narrow_bytes = SumOf(narrow, BufferCategory::kFrozenParameters),
                       wide_bytes = SumOf(wide, BufferCategory::kFrozenParameters);
         if (stored == Storage::kBFloat16) {
-          EXPECT_EQ(2 * narrow_bytes, wide_bytes) << what;
+          EXPECT_EQ(2 * narrow_bytes, wide_bytes);
         } else if (wide_model) {
-          EXPECT_LT(narrow_bytes, 0.6 * wide_bytes) << what;
+          EXPECT_LT(narrow_bytes, 0.6 * wide_bytes);
         }
       }
     }

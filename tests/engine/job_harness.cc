@@ -139,6 +139,127 @@ absl::Status EditWeights(LocalState& state, const RunOptions& options) {
   return absl::OkStatus();
 }
 
+GraphOptions GraphOptionsOf(const RunOptions& options, int64_t sequence_length) {
+  return {.compute_dtype = options.dtype,
+          .micro_batch = options.micro_batch,
+          .sequence_length = sequence_length,
+          .loss_chunk_tokens = options.loss_chunk_tokens,
+          .target_weights = options.target_weights,
+          .position_ids = options.position_ids,
+          .train_only = options.train_only,
+          .frozen_weights = options.frozen_weights,
+          .fp32_logits = options.fp32_logits,
+          .float8_matmuls = options.float8_gradients.has_value(),
+          .float8_gradients = options.float8_gradients.value_or(DType::kFloat8E5M2),
+          .float8_blockwise = options.float8_blockwise,
+          .optimizer_groups = options.optimizer_groups};
+}
+
+// Stores the step of a job and its plan, which have been checked, in `result`.
+absl::Status Compile(const ModelGraph& graph, const RunOptions& options, const Ops& ops, RunResult& result) {
+  SHALE_ASSIGN_OR_RETURN(result.step, CompileStep(graph, options.step, ops));
+  SHALE_ASSIGN_OR_RETURN(result.plan, PlanMemory(result.step.program, options.memory));
+  DeriveWaits(result.step.program, result.plan);
+  return CheckProgram(result.step.program, result.plan);
+}
+
+absl::StatusOr<std::unique_ptr<LocalRanks>> CreateRanks(const Backend& backend, const RunOptions& options,
+                                                        const RunResult& result) {
+  return LocalRanks::Create(backend,
+                            {.mesh = options.step.mesh,
+                             .synchronous = options.synchronous,
+                             .programs = {{result.step.program, result.plan}},
+                             .host_memory = PlanHostMemory({{result.step.program, result.plan}}, options.staging_bytes),
+                             .wrap = options.wrap},
+                            result.plan.peak_bytes);
+}
+
+// Gives all states their values before the first step, and notes their digests if the options ask for them.
+absl::Status FillState(const RunOptions& options, LocalRanks& ranks, LocalState& state, RunResult& result) {
+  const auto initial = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+    if (options.read_weights) return options.read_weights(parameter, begin, values);
+    FillInitialValues(parameter, 3, begin, values);
+    return absl::OkStatus();
+  };
+  SHALE_RETURN_IF_ERROR(state.Fill(initial, {.threads = options.fill_threads}));
+  for (int rank = 0; options.digests_state && rank < options.step.mesh.ranks(); ++rank) {
+    SHALE_ASSIGN_OR_RETURN(const StateDigest digest,
+                           DigestOfState(Digested::kAll, result.step.state, result.plan, ranks[rank]));
+    result.initial.push_back(digest);
+  }
+  return EditWeights(state, options);
+}
+
+// What executes the program, by rank. Executors borrow their observers.
+struct Executors {
+  std::vector<std::unique_ptr<ExecutionObserver>> observers;
+  std::vector<std::unique_ptr<Executor>> of_ranks;
+};
+
+absl::StatusOr<Executors> CreateExecutors(const RunOptions& options, LocalRanks& ranks, const RunResult& result) {
+  Executors all;
+  for (int rank = 0; rank < options.step.mesh.ranks(); ++rank) {
+    all.observers.push_back(options.observe ? options.observe(result.step.program, result.plan, ranks[rank]) : nullptr);
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                           Executor::Create(result.step.program, result.plan, ranks[rank],
+                                            {.synchronous = options.synchronous,
+                                             .observer = all.observers.back().get(),
+                                             .graphs = options.graphs,
+                                             .ranges = options.ranges}));
+    all.of_ranks.push_back(std::move(executor));
+  }
+  return all;
+}
+
+// Returns the inputs of a step of one rank. They refer to `own`.
+StepInputs InputsOf(const HostTokens& own, const RunOptions& options) {
+  StepInputs step;
+  step.Set(StepItem::kFeatures, own.features);
+  step.Set(StepItem::kInputs, own.inputs);
+  step.Set(StepItem::kTargets, own.targets);
+  step.Set(StepItem::kTargetValues, own.values);
+  step.Set(StepItem::kTargetWeights, own.weights);
+  step.Set(StepItem::kPositionIds, own.position_ids);
+  step.hyper = {static_cast<float>(options.learning_rate), static_cast<float>(options.max_norm)};
+  step.valid_tokens = own.valid;
+  step.weight_total = own.weight;
+  return step;
+}
+
+// Reads all weights, or the gradients of those that train, into `values_by_name`.
+absl::Status ReadAll(const ModelGraph& graph, LocalState& state, bool gradients,
+                     std::map<std::string, std::vector<float>>& values_by_name) {
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const auto id = static_cast<ParameterId>(i);
+    if (gradients && graph.parameters[i].frozen) continue;
+    std::vector<float>& values = values_by_name[graph.parameters[i].name];
+    values.resize(graph.parameters[i].elements());
+    SHALE_RETURN_IF_ERROR(gradients ? state.ReadGradient(id, 0, absl::MakeSpan(values))
+                                    : state.Read(id, 0, absl::MakeSpan(values)));
+  }
+  return absl::OkStatus();
+}
+
+// Adds the totals of a step to `result`. Returns Internal if the ranks differ in them.
+absl::Status AddTotals(const std::vector<StepOutputs>& outputs, TargetWeights target_weights, RunResult& result) {
+  const StepOutputs& first = outputs[0];
+  for (const StepOutputs& out : outputs) {
+    if (out.totals != first.totals || out.global_tokens != first.global_tokens ||
+        out.global_weight != first.global_weight || out.loss_scale != first.loss_scale) {
+      return absl::InternalError("ranks disagree about the totals of a step");
+    }
+  }
+  const bool over_weights = target_weights == TargetWeights::kOverWeights;
+  const double divisor = over_weights ? first.global_weight : static_cast<double>(first.global_tokens);
+  result.losses.push_back(divisor > 0 ? first.totals[kTotalLoss] / divisor : 0);
+  result.norms.push_back(std::sqrt(first.totals[kTotalSquaredNorm]));
+  result.loss_scales.push_back(first.loss_scale[kLossScaleFactor]);
+  result.global_tokens = first.global_tokens;
+  result.global_weight = first.global_weight;
+  result.non_finite = first.totals[kTotalNonFinite] != 0;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& batches) {
@@ -146,19 +267,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   const int64_t W = options.step.mesh.ranks();
   options.step.micro_batches = CeilDivide(tokens.sequences, W * options.micro_batch);
   options.step.keep_gradients |= options.reads_gradients;
-  GraphOptions graph_options{.compute_dtype = options.dtype,
-                             .micro_batch = options.micro_batch,
-                             .sequence_length = tokens.length,
-                             .loss_chunk_tokens = options.loss_chunk_tokens,
-                             .target_weights = options.target_weights,
-                             .position_ids = options.position_ids,
-                             .train_only = options.train_only,
-                             .frozen_weights = options.frozen_weights,
-                             .fp32_logits = options.fp32_logits,
-                             .float8_matmuls = options.float8_gradients.has_value(),
-                             .float8_gradients = options.float8_gradients.value_or(DType::kFloat8E5M2),
-                             .float8_blockwise = options.float8_blockwise,
-                             .optimizer_groups = options.optimizer_groups};
+  const GraphOptions graph_options = GraphOptionsOf(options, tokens.length);
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
                          options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));
   std::unique_ptr<Backend> tested;
@@ -168,105 +277,35 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   const Backend* backend = options.backend != nullptr ? options.backend : tested.get();
   const std::unique_ptr<Ops> ops = backend->CreateOps(W, /*device=*/nullptr);
   RunResult result;
-  SHALE_ASSIGN_OR_RETURN(result.step, CompileStep(graph, options.step, *ops));
-  SHALE_ASSIGN_OR_RETURN(result.plan, PlanMemory(result.step.program, options.memory));
-  DeriveWaits(result.step.program, result.plan);
-  SHALE_RETURN_IF_ERROR(CheckProgram(result.step.program, result.plan));
-
-  SHALE_ASSIGN_OR_RETURN(
-      std::unique_ptr<LocalRanks> ranks,
-      LocalRanks::Create(*backend,
-                         {.mesh = options.step.mesh,
-                          .synchronous = options.synchronous,
-                          .programs = {{result.step.program, result.plan}},
-                          .host_memory = PlanHostMemory({{result.step.program, result.plan}}, options.staging_bytes),
-                          .wrap = options.wrap},
-                         result.plan.peak_bytes));
+  SHALE_RETURN_IF_ERROR(Compile(graph, options, *ops, result));
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<LocalRanks> ranks, CreateRanks(*backend, options, result));
   LocalState state(graph, result.step.state, result.plan, *ranks);
-  const auto initial = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
-    if (options.read_weights) return options.read_weights(parameter, begin, values);
-    FillInitialValues(parameter, 3, begin, values);
-    return absl::OkStatus();
-  };
-  SHALE_RETURN_IF_ERROR(state.Fill(initial, {.threads = options.fill_threads}));
-  for (int rank = 0; options.digests_state && rank < W; ++rank) {
-    SHALE_ASSIGN_OR_RETURN(const StateDigest digest,
-                           DigestOfState(Digested::kAll, result.step.state, result.plan, (*ranks)[rank]));
-    result.initial.push_back(digest);
-  }
-  SHALE_RETURN_IF_ERROR(EditWeights(state, options));
+  SHALE_RETURN_IF_ERROR(FillState(options, *ranks, state, result));
+  SHALE_ASSIGN_OR_RETURN(const Executors executors, CreateExecutors(options, *ranks, result));
 
-  std::vector<std::unique_ptr<ExecutionObserver>> observers;
-  std::vector<std::unique_ptr<Executor>> executors;
   std::vector<std::vector<HostTokens>> host(batches.size());  // By batch, then by rank.
-  std::vector<std::vector<StepInputs>> inputs(batches.size(), std::vector<StepInputs>(W));
-  for (int rank = 0; rank < W; ++rank) {
-    observers.push_back(options.observe ? options.observe(result.step.program, result.plan, (*ranks)[rank]) : nullptr);
-    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-                           Executor::Create(result.step.program, result.plan, (*ranks)[rank],
-                                            {.synchronous = options.synchronous,
-                                             .observer = observers.back().get(),
-                                             .graphs = options.graphs,
-                                             .ranges = options.ranges}));
-    executors.push_back(std::move(executor));
-  }
+  std::vector<std::vector<StepInputs>> inputs(batches.size());
   for (size_t batch = 0; batch < batches.size(); ++batch) {
     for (int rank = 0; rank < W; ++rank) {
       host[batch].push_back(TokensOfRank(batches[batch], options, rank, graph.last_target_only));
     }
-    for (int rank = 0; rank < W; ++rank) {
-      const HostTokens& own = host[batch][rank];
-      StepInputs& step = inputs[batch][rank];
-      step.Set(StepItem::kFeatures, own.features);
-      step.Set(StepItem::kInputs, own.inputs);
-      step.Set(StepItem::kTargets, own.targets);
-      step.Set(StepItem::kTargetValues, own.values);
-      step.Set(StepItem::kTargetWeights, own.weights);
-      step.Set(StepItem::kPositionIds, own.position_ids);
-      step.hyper = {static_cast<float>(options.learning_rate), static_cast<float>(options.max_norm)};
-      step.valid_tokens = own.valid;
-      step.weight_total = own.weight;
-    }
+    for (int rank = 0; rank < W; ++rank) inputs[batch].push_back(InputsOf(host[batch][rank], options));
   }
-  const auto read_all = [&](bool gradients, std::map<std::string, std::vector<float>>& into) -> absl::Status {
-    for (size_t i = 0; i < graph.parameters.size(); ++i) {
-      const auto id = static_cast<ParameterId>(i);
-      if (gradients && graph.parameters[i].frozen) continue;
-      std::vector<float>& values = into[graph.parameters[i].name];
-      values.resize(graph.parameters[i].elements());
-      SHALE_RETURN_IF_ERROR(gradients ? state.ReadGradient(id, 0, absl::MakeSpan(values))
-                                      : state.Read(id, 0, absl::MakeSpan(values)));
-    }
-    return absl::OkStatus();
-  };
   std::vector<StepOutputs> outputs(W);
   for (int step = 0; step < options.steps; ++step) {
     SHALE_RETURN_IF_ERROR(ranks->ForEach([&](int rank) {
-      if (options.before_step) options.before_step(step, rank, *executors[rank]);
+      Executor& executor = *executors.of_ranks[rank];
+      if (options.before_step) options.before_step(step, rank, executor);
       const Pause pause = options.pause ? options.pause(result.step, result.plan, (*ranks)[rank]) : Pause();
-      return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank], pause);
+      return executor.Run(inputs[step % batches.size()][rank], outputs[rank], pause);
     }));
-    for (const StepOutputs& out : outputs) {
-      if (out.totals != outputs[0].totals || out.global_tokens != outputs[0].global_tokens ||
-          out.global_weight != outputs[0].global_weight || out.loss_scale != outputs[0].loss_scale) {
-        return absl::InternalError("ranks disagree about the totals of a step");
-      }
-    }
-    const StepOutputs& out = outputs[0];
-    const bool over_weights = options.target_weights == TargetWeights::kOverWeights;
-    const double divisor = over_weights ? out.global_weight : static_cast<double>(out.global_tokens);
-    result.losses.push_back(divisor > 0 ? out.totals[kTotalLoss] / divisor : 0);
-    result.norms.push_back(std::sqrt(out.totals[kTotalSquaredNorm]));
-    result.loss_scales.push_back(out.loss_scale[kLossScaleFactor]);
-    result.global_tokens = out.global_tokens;
-    result.global_weight = out.global_weight;
-    result.non_finite = out.totals[kTotalNonFinite] != 0;
+    SHALE_RETURN_IF_ERROR(AddTotals(outputs, options.target_weights, result));
     const bool read = step == (options.gradients_of_first_step ? 0 : options.steps - 1);
-    if (read && options.reads_gradients) SHALE_RETURN_IF_ERROR(read_all(true, result.gradients));
+    if (read && options.reads_gradients) SHALE_RETURN_IF_ERROR(ReadAll(graph, state, true, result.gradients));
   }
-  SHALE_RETURN_IF_ERROR(read_all(false, result.weights));
+  SHALE_RETURN_IF_ERROR(ReadAll(graph, state, false, result.weights));
   result.measured_peak_bytes = ranks->measured_peak_bytes();
-  result.graphs = executors[0]->graphs();
+  result.graphs = executors.of_ranks[0]->graphs();
   return result;
 }
 

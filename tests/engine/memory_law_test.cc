@@ -18,131 +18,180 @@
 namespace shale::testing {
 namespace {
 
-// Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
-// update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients, the weights of
-// targets, adapters, what trains, how frozen weights are stored and what computes matmuls vary. `example` becomes the
-// example whose model the job has, or null.
-RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
-  const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
-  *example = nullptr;
-  RunOptions options;
-  StepOptions& step = options.step;
+using Random = std::mt19937_64;
+
+int64_t Pick(Random& random, int64_t n) { return static_cast<int64_t>(random() % n); }
+
+const OptimizerEntry& PickOptimizer(Random& random) { return Optimizers()[Pick(random, std::ssize(Optimizers()))]; }
+
+// Draws strategy, accumulation and mesh, and when parameters are gathered.
+void DrawSharding(Random& random, StepOptions& step) {
   do {
-    step.strategy = static_cast<Strategy>(pick(4));
-    step.accumulation = static_cast<Accumulation>(1 + pick(3));
+    step.strategy = static_cast<Strategy>(Pick(random, 4));
+    step.accumulation = static_cast<Accumulation>(1 + Pick(random, 3));
   } while (!CheckCombination(step.strategy, step.accumulation).ok());
-  step.mesh = {.shard = 1 + pick(4)};
-  if (step.strategy != Strategy::kDdp && pick(3) == 0) step.mesh = {.replicate = 2 + pick(2), .shard = 1 + pick(3)};
-  step.prefetch = pick(4);
-  step.reshard_after_forward = pick(4) != 0;
-  step.activations.preset = static_cast<CheckpointingPreset>(pick(6));
-  if (pick(3) == 0) step.activations.every_nth = 2;
-  if (pick(4) == 0) step.activations.first_layers = 1;
-  if (pick(2) == 0) step.activations.segment_blocks = 1 + pick(4);
-  if (pick(3) == 0) step.activations.offload = {pick(2) ? "*" : "blocks.*.attention*"};
-  if (pick(2) == 0) {
-    options.dtype = DType::kBFloat16;
-    step.master = static_cast<MasterWeights>(pick(3));
+  step.mesh = {.shard = 1 + Pick(random, 4)};
+  if (step.strategy != Strategy::kDdp && Pick(random, 3) == 0) {
+    step.mesh = {.replicate = 2 + Pick(random, 2), .shard = 1 + Pick(random, 3)};
   }
-  if (pick(2) == 0) {
-    const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
+  step.prefetch = Pick(random, 4);
+  step.reshard_after_forward = Pick(random, 4) != 0;
+}
+
+void DrawActivations(Random& random, ActivationOptions& activations) {
+  activations.preset = static_cast<CheckpointingPreset>(Pick(random, 6));
+  if (Pick(random, 3) == 0) activations.every_nth = 2;
+  if (Pick(random, 4) == 0) activations.first_layers = 1;
+  if (Pick(random, 2) == 0) activations.segment_blocks = 1 + Pick(random, 4);
+  if (Pick(random, 3) == 0) activations.offload = {Pick(random, 2) ? "*" : "blocks.*.attention*"};
+}
+
+// Draws the compute dtype, the masters, the optimizer, and which state is offloaded.
+void DrawOptimizer(Random& random, RunOptions& options) {
+  StepOptions& step = options.step;
+  if (Pick(random, 2) == 0) {
+    options.dtype = DType::kBFloat16;
+    step.master = static_cast<MasterWeights>(Pick(random, 3));
+  }
+  if (Pick(random, 2) == 0) {
+    const OptimizerEntry& entry = PickOptimizer(random);
     Hyperparameters h = entry.defaults;
-    if (pick(2) == 0) h.moments = DType::kBFloat16;  // Some optimizers do not read it.
+    if (Pick(random, 2) == 0) h.moments = DType::kBFloat16;  // Some optimizers do not read it.
     step.optimizer = MakeOptimizer(entry.kind, h);
   }
-  if (pick(2) == 0) {
-    step.offload_state = {.moments = pick(2) && step.has_states(),
-                          .masters = pick(2) && options.dtype != DType::kFloat32 && step.master != MasterWeights::kNone,
-                          .parameters = pick(2) && step.strategy == Strategy::kFullShard};
+  if (Pick(random, 2) == 0) {
+    const bool has_masters = options.dtype != DType::kFloat32 && step.master != MasterWeights::kNone;
+    step.offload_state = {.moments = Pick(random, 2) && step.has_states(),
+                          .masters = Pick(random, 2) && has_masters,
+                          .parameters = Pick(random, 2) && step.strategy == Strategy::kFullShard};
   }
-  if (pick(2) && CheckGradientShards(step.strategy, step.accumulation, step.mesh).ok()) {
+}
+
+// Draws the dtypes in which gradients are held and reduced.
+void DrawGradientDTypes(Random& random, StepOptions& step) {
+  if (Pick(random, 2) && CheckGradientShards(step.strategy, step.accumulation, step.mesh).ok()) {
     step.gradient_shards = DType::kBFloat16;
   }
-  if (pick(2) && CheckReduce(step.strategy, step.mesh).ok()) {
+  if (Pick(random, 2) && CheckReduce(step.strategy, step.mesh).ok()) {
     step.reduce = DType::kBFloat16;
-    step.sent_part_bytes = pick(2) ? 1 : 4096;
+    step.sent_part_bytes = Pick(random, 2) ? 1 : 4096;
   }
-  if (pick(5) == 0) {
+}
+
+// Draws where and when parameters are updated, clipping, the scaling of the loss, and what computes matmuls.
+void DrawUpdate(Random& random, RunOptions& options) {
+  StepOptions& step = options.step;
+  if (Pick(random, 5) == 0) {
     step.update_device = UpdateDevice::kHost;
     step.offload_state.moments = step.offload_state.masters = false;  // They are on the host anyway.
   }
-  options.reads_gradients = pick(2);
-  options.cpu_products = static_cast<CpuMatMuls>(1 + pick(2));
-  if (pick(3) == 0) step.update = UpdateTime::kInBackward;
+  options.reads_gradients = Pick(random, 2);
+  options.cpu_products = static_cast<CpuMatMuls>(1 + Pick(random, 2));
+  if (Pick(random, 3) == 0) step.update = UpdateTime::kInBackward;
   if (step.composed()) {  // It is refused there.
     step.update = UpdateTime::kAfterBackward;
     step.update_device = UpdateDevice::kSame;
   }
-  if (pick(2) == 0) step.clipping = static_cast<Clipping>(1 + pick(2));
+  if (Pick(random, 2) == 0) step.clipping = static_cast<Clipping>(1 + Pick(random, 2));
   const bool can_scale = options.dtype == DType::kBFloat16 && step.master == MasterWeights::kFloat32 &&
                          step.update == UpdateTime::kAfterBackward && step.clipping == Clipping::kGlobal;
-  if (can_scale && pick(3) != 0) {
+  if (can_scale && Pick(random, 3) != 0) {
     options.dtype = DType::kFloat16;
-    step.loss_scaling = LossScaling{.init_scale = pick(2) ? 65536.0 : 1e12};
+    step.loss_scaling = LossScaling{.init_scale = Pick(random, 2) ? 65536.0 : 1e12};
   }
-  options.micro_batch = 1 + pick(3);
-  options.loss_chunk_tokens = 1 + pick(30);
-  options.target_weights = static_cast<TargetWeights>(pick(3));
-  if (pick(6) == 0) {
-    options.model = SmallMlp();
-    return options;
-  }
-  if (pick(4) == 0) {
-    *example = &Examples()[pick(std::ssize(Examples()))];
-    CustomModel model = (*example)->model(1 + pick(4));
-    model.vocabulary = (*example)->vocabulary;
-    options.model = model;
-    if (pick(3) == 0) options.train_only = {"*norm.weight"};
-    options.frozen_weights = static_cast<Storage>(pick(3));
-    return options;
-  }
+}
+
+const Example& DrawExample(Random& random, RunOptions& options) {
+  const Example& example = Examples()[Pick(random, std::ssize(Examples()))];
+  CustomModel model = example.model(1 + Pick(random, 4));
+  model.vocabulary = example.vocabulary;
+  options.model = model;
+  if (Pick(random, 3) == 0) options.train_only = {"*norm.weight"};
+  options.frozen_weights = static_cast<Storage>(Pick(random, 3));
+  return example;
+}
+
+DecoderConfig DrawDecoder(Random& random) {
   DecoderConfig c = SmallDecoder();
-  c.layers = 1 + pick(5);
-  c.tied_head = pick(2);
-  c.qk_norm = pick(3) == 0;
-  c.qkv_bias = pick(2);
-  c.linear_bias = pick(3) == 0;
-  if (pick(2)) c.norm = NormKind::kLayerNorm;
-  if (pick(3) == 0) c.position = PositionKind::kLearned;
-  if (pick(3) == 0) c.activation = Activation::kGeluTanh;
-  c.parallel_block = pick(4) == 0;
-  c.parallel_norms = c.parallel_block && pick(2);
-  c.attention_window = pick(3) == 0 ? 3 : 0;
-  if (pick(3) == 0) {
+  c.layers = 1 + Pick(random, 5);
+  c.tied_head = Pick(random, 2);
+  c.qk_norm = Pick(random, 3) == 0;
+  c.qkv_bias = Pick(random, 2);
+  c.linear_bias = Pick(random, 3) == 0;
+  if (Pick(random, 2)) c.norm = NormKind::kLayerNorm;
+  if (Pick(random, 3) == 0) c.position = PositionKind::kLearned;
+  if (Pick(random, 3) == 0) c.activation = Activation::kGeluTanh;
+  c.parallel_block = Pick(random, 4) == 0;
+  c.parallel_norms = c.parallel_block && Pick(random, 2);
+  c.attention_window = Pick(random, 3) == 0 ? 3 : 0;
+  if (Pick(random, 3) == 0) {
     static const std::string kPatterns[] = {"WF", "F", "FWW"};
     c.attention_window = 3;
-    c.layer_pattern = kPatterns[pick(std::ssize(kPatterns))];
-    c.window_rope_theta = pick(2) ? 100 : 0;
+    c.layer_pattern = kPatterns[Pick(random, std::ssize(kPatterns))];
+    c.window_rope_theta = Pick(random, 2) ? 100 : 0;
     c.activation = Activation::kGeGlu;
-    c.post_norms = pick(2);
-    c.norm_adds_one = c.norm == NormKind::kRmsNorm && pick(2);
-    c.scaled_embedding = pick(2);
-    c.attention_cap = pick(2) ? 0.5 : 0;
-    c.logit_cap = pick(2) ? 2 : 0;
+    c.post_norms = Pick(random, 2);
+    c.norm_adds_one = c.norm == NormKind::kRmsNorm && Pick(random, 2);
+    c.scaled_embedding = Pick(random, 2);
+    c.attention_cap = Pick(random, 2) ? 0.5 : 0;
+    c.logit_cap = Pick(random, 2) ? 2 : 0;
   }
   static const std::vector<std::string> kTargets[] = {{"*"}, {"v_proj", "query_key_value"}, {"blocks.0.ffn.*"}};
-  if (pick(4) == 0) {
-    c.adapter = AdapterConfig{.rank = 1 + static_cast<int64_t>(pick(4)),
+  if (Pick(random, 4) == 0) {
+    c.adapter = AdapterConfig{.rank = 1 + Pick(random, 4),
                               .alpha = 2,
-                              .rank_stabilized = pick(2) != 0,
-                              .targets = kTargets[pick(std::ssize(kTargets))]};
+                              .rank_stabilized = Pick(random, 2) != 0,
+                              .targets = kTargets[Pick(random, std::ssize(kTargets))]};
     if (AdapterParameterCount(c) == 0) c.adapter->targets = {"*"};
   }
-  options.model = c;
-  options.position_ids = pick(3) == 0;
+  return c;
+}
+
+// Draws which parameters of a decoder train, how frozen ones are stored, and groups of the optimizer.
+void DrawWhatTrains(Random& random, bool has_adapter, RunOptions& options) {
   static const std::vector<std::string> kTrainOnly[] = {
       {"blocks.0.*"}, {"*.weight"}, {"*norm*", "embedding*"}, {"blocks.*.attention.*"}, {"final_norm.weight"}};
-  if (!c.adapter && pick(3) == 0) options.train_only = kTrainOnly[pick(std::ssize(kTrainOnly))];
-  options.frozen_weights = static_cast<Storage>(pick(3));
-  if (!c.adapter && options.train_only.empty() && pick(2) == 0) {
+  StepOptions& step = options.step;
+  if (!has_adapter && Pick(random, 3) == 0) options.train_only = kTrainOnly[Pick(random, std::ssize(kTrainOnly))];
+  options.frozen_weights = static_cast<Storage>(Pick(random, 3));
+  if (!has_adapter && options.train_only.empty() && Pick(random, 2) == 0) {
     for (const char* pattern : {"*norm.weight", "blocks.0.*"}) {
-      const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
+      const OptimizerEntry& entry = PickOptimizer(random);
       const bool goes = step.update == UpdateTime::kAfterBackward && step.update_device == UpdateDevice::kSame;
       if (entry.composed && !goes) break;
       step.optimizer_groups.push_back(MakeOptimizer(entry.kind, entry.defaults));
       options.optimizer_groups.push_back({pattern});
     }
   }
+}
+
+// Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
+// update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients, the weights of
+// targets, adapters, what trains, how frozen weights are stored and what computes matmuls vary. `example` becomes the
+// example whose model the job has, or null.
+RunOptions RandomJob(Random& random, const Example** example) {
+  *example = nullptr;
+  RunOptions options;
+  DrawSharding(random, options.step);
+  DrawActivations(random, options.step.activations);
+  DrawOptimizer(random, options);
+  DrawGradientDTypes(random, options.step);
+  DrawUpdate(random, options);
+  options.micro_batch = 1 + Pick(random, 3);
+  options.loss_chunk_tokens = 1 + Pick(random, 30);
+  options.target_weights = static_cast<TargetWeights>(Pick(random, 3));
+  if (Pick(random, 6) == 0) {
+    options.model = SmallMlp();
+    return options;
+  }
+  if (Pick(random, 4) == 0) {
+    *example = &DrawExample(random, options);
+    return options;
+  }
+  const DecoderConfig decoder = DrawDecoder(random);
+  options.model = decoder;
+  options.position_ids = Pick(random, 3) == 0;
+  DrawWhatTrains(random, decoder.adapter.has_value(), options);
   return options;
 }
 
@@ -159,7 +208,7 @@ void TakeFloat8(int seed, RunOptions& options) {
 }
 
 // Returns data for a random job, of at most `most` sequences.
-Tokens RandomData(const Example* example, const RunOptions& options, uint64_t most, std::mt19937_64& random, int seed) {
+Tokens RandomData(const Example* example, const RunOptions& options, uint64_t most, Random& random, int seed) {
   const auto sequences = static_cast<int64_t>(1 + random() % most);
   if (example != nullptr) return example->data(sequences, 9);
   return RandomTokens(sequences, options.float8_gradients ? kFloat8Length : 9, 19, seed);
@@ -200,7 +249,7 @@ std::vector<std::string> FrozenParameters(const RunResult& result) {
 TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByteAndFrozenWeightsKeepTheirBits) {
   const int first = TestsEveryCombination() ? 0 : 380, last = TestsEveryCombination() ? 380 : 400;
   for (int seed = first; seed < last; ++seed) {
-    std::mt19937_64 random(seed);
+    Random random(seed);
     const Example* example;
     RunOptions options = RandomJob(random, &example);
     // Weights in bf16 are not widened to f16.
@@ -224,7 +273,7 @@ TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByteAndFrozenWeightsKeepTheirBits
 
 TEST(MemoryLaws, InstructionsWriteOnlyWhatTheySay) {
   for (int seed = 1000; seed < 1000 + (TestsEveryCombination() ? 40 : 2); ++seed) {
-    std::mt19937_64 random(seed);
+    Random random(seed);
     const Example* example;
     RunOptions options = RandomJob(random, &example);
     options.memory.red_zone_bytes = 256;

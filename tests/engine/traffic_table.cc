@@ -133,6 +133,71 @@ int64_t BlockOf(const std::string& name) {
   return absl::StartsWith(name, kPrefix) ? std::atoll(name.c_str() + kPrefix.size()) : -1;
 }
 
+// Returns whether the weights of a group are gathered in fp8.
+bool GathersFloat8(const TrafficRow& row, const GroupState& group) {
+  return group.float8 && row.strategy == Strategy::kFullShard;
+}
+
+using CountsBySize = std::map<int64_t, TrafficCounts>;  // By elements of the collective's full vector.
+
+// Returns what a rank that is not alone issues in a step. Blocks have equal sizes; the embedding and the head have
+// other sizes.
+CountsBySize ExpectedCounts(const TrafficRow& row, const RunOptions& options, const RunResult& result) {
+  const int64_t K = result.step.program.micro_batches, segment = options.step.activations.segment_blocks;
+  int64_t blocks = 0;
+  for (const GroupState& g : result.step.state.groups) {
+    blocks = std::max(blocks, BlockOf(g.layout().parameters()[0].name) + 1);
+  }
+  CountsBySize expected;
+  for (const GroupState& g : result.step.state.groups) {
+    const int64_t block = BlockOf(g.layout().parameters()[0].name);
+    TrafficCounts counts = block >= 0 ? row.block(K) : row.end(K);
+    // The last block of a segment does not run forward again.
+    const bool again = block >= 0 && block % segment != segment - 1 && block != blocks - 1;
+    if (again) counts.gathers += GathersAgain(row, K);
+    TrafficCounts& sum = expected[g.layout().padded_elements()];
+    (GathersFloat8(row, g) ? sum.float8_gathers : sum.gathers) += counts.gathers;
+    sum.reductions += counts.reductions;
+    if (options.step.mesh.replicate > 1) ++expected[g.layout().shard_elements()].sums_over_replicas;
+  }
+  return expected;
+}
+
+// What one rank has issued in a step.
+struct SeenCollectives {
+  CountsBySize counts;
+  int64_t scalars = 0;  // Counts of tokens and totals.
+  int64_t maxima = 0;   // Gathers of the maxima of weights in fp8.
+};
+
+// Adds a collective to `seen`, and expects that it has the dtype that its kind has.
+void Count(const CollectiveRecord& record, const TrafficRow& row, const RunOptions& options, bool any_float8,
+           SeenCollectives& seen) {
+  const int64_t elements = record.bytes() / SizeOf(record.dtype);
+  if (record.dtype == DType::kFloat8E4M3) {
+    ++seen.counts[elements].float8_gathers;
+  } else if (any_float8 && record.kind == CollectiveKind::kAllGather && record.dtype == DType::kFloat32) {
+    ++seen.maxima;
+  } else if (record.dtype != DType::kFloat32 && record.dtype != DType::kBFloat16) {
+    EXPECT_LE(record.bytes(), 24 * options.step.mesh.shard);
+    ++seen.scalars;
+  } else if (record.kind == CollectiveKind::kAllGather) {
+    EXPECT_EQ(record.dtype, options.dtype);
+    ++seen.counts[elements].gathers;
+  } else if (record.kind == CollectiveKind::kAllToAll) {
+    EXPECT_EQ(record.dtype, options.step.reduce);
+    ++seen.counts[elements].reductions;
+  } else {
+    EXPECT_EQ(record.dtype, DType::kFloat32) << "sums of gradients are in fp32";
+    if (record.kind == CollectiveKind::kReduceScatterSum || row.strategy == Strategy::kDdp) {
+      EXPECT_EQ(options.step.reduce, DType::kFloat32);
+      ++seen.counts[elements].reductions;
+    } else {
+      ++seen.counts[elements].sums_over_replicas;
+    }
+  }
+}
+
 }  // namespace
 
 absl::Span<const TrafficRow> TrafficTable() { return kRows; }
@@ -149,67 +214,20 @@ TrafficRecorder::TrafficRecorder(RunOptions& options) : traces_(options.step.mes
 
 void TrafficRecorder::ExpectRow(const TrafficRow& row, const RunOptions& options, const RunResult& result,
                                 const std::string& what) const {
-  const Mesh& mesh = options.step.mesh;
-  const int64_t K = result.step.program.micro_batches, segment = options.step.activations.segment_blocks;
-  const bool hybrid = mesh.replicate > 1, replicated = row.strategy == Strategy::kDdp;
-  int64_t blocks = 0;
-  for (const GroupState& g : result.step.state.groups) {
-    blocks = std::max(blocks, BlockOf(g.layout().parameters()[0].name) + 1);
-  }
-  // By elements of the full vector. Blocks have equal sizes; the embedding and the head have other sizes.
-  std::map<int64_t, TrafficCounts> expected;
-  bool any_float8 = false;
-  for (const GroupState& g : result.step.state.groups) {
-    const int64_t block = BlockOf(g.layout().parameters()[0].name);
-    TrafficCounts counts = block >= 0 ? row.block(K) : row.end(K);
-    // The last block of a segment does not run forward again.
-    const bool again = block >= 0 && block % segment != segment - 1 && block != blocks - 1;
-    if (again) counts.gathers += GathersAgain(row, K);
-    TrafficCounts& sum = expected[g.layout().padded_elements()];
-    const bool float8 = g.float8 && row.strategy == Strategy::kFullShard;
-    (float8 ? sum.float8_gathers : sum.gathers) += counts.gathers;
-    any_float8 |= float8;
-    sum.reductions += counts.reductions;
-    if (hybrid) ++expected[g.layout().shard_elements()].sums_over_replicas;
-  }
-  if (mesh.ranks() == 1) expected.clear();
+  SCOPED_TRACE(what);
+  const std::vector<GroupState>& groups = result.step.state.groups;
+  const bool any_float8 =
+      std::any_of(groups.begin(), groups.end(), [&](const GroupState& g) { return GathersFloat8(row, g); });
+  const bool alone = options.step.mesh.ranks() == 1, hybrid = options.step.mesh.replicate > 1;
+  const CountsBySize expected = alone ? CountsBySize() : ExpectedCounts(row, options, result);
   for (const CollectiveTrace& trace : traces_) {
-    std::map<int64_t, TrafficCounts> seen;
-    int64_t scalars = 0, maxima = 0;
-    for (const CollectiveRecord& record : trace.records()) {
-      const int64_t elements = record.bytes() / SizeOf(record.dtype);
-      if (record.dtype == DType::kFloat8E4M3) {
-        ++seen[elements].float8_gathers;
-        continue;
-      }
-      if (any_float8 && record.kind == CollectiveKind::kAllGather && record.dtype == DType::kFloat32) {
-        ++maxima;
-        continue;
-      }
-      if (record.dtype != DType::kFloat32 && record.dtype != DType::kBFloat16) {
-        EXPECT_LE(record.bytes(), 24 * mesh.shard) << what;
-        ++scalars;
-      } else if (record.kind == CollectiveKind::kAllGather) {
-        EXPECT_EQ(record.dtype, options.dtype) << what;
-        ++seen[elements].gathers;
-        continue;
-      } else if (record.kind == CollectiveKind::kAllToAll) {
-        EXPECT_EQ(record.dtype, options.step.reduce) << what;
-        ++seen[elements].reductions;
-        continue;
-      } else if (record.kind == CollectiveKind::kReduceScatterSum || replicated) {
-        EXPECT_EQ(options.step.reduce, DType::kFloat32) << what;
-        ++seen[elements].reductions;
-      } else {
-        ++seen[elements].sums_over_replicas;
-      }
-      EXPECT_NE(record.dtype, DType::kBFloat16) << what << ": sums of gradients are in fp32";
-    }
-    EXPECT_EQ(trace.records(), traces_[0].records()) << what;
-    EXPECT_EQ(seen, expected) << what;
-    EXPECT_EQ(maxima, any_float8 && mesh.ranks() > 1 ? 1 : 0) << what;
+    SeenCollectives seen;
+    for (const CollectiveRecord& record : trace.records()) Count(record, row, options, any_float8, seen);
+    EXPECT_EQ(trace.records(), traces_[0].records());
+    EXPECT_EQ(seen.counts, expected);
+    EXPECT_EQ(seen.maxima, any_float8 && !alone ? 1 : 0);
     // These are the count of valid tokens and the totals. With replicas the loss is all-reduced separately.
-    EXPECT_EQ(scalars, mesh.ranks() == 1 ? 0 : hybrid ? 3 : 2) << what;
+    EXPECT_EQ(seen.scalars, alone ? 0 : hybrid ? 3 : 2);
   }
 }
 

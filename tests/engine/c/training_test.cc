@@ -167,6 +167,20 @@ void ExpectTokenizer(shale_generator generator, const std::string& folder) {
   EXPECT_LE(text.size(), 4 * 3);  // A token is a byte, and one that is no character is shown as U+FFFD.
 }
 
+// Returns what follows a prompt, up to the fifth token, where the callback ends generation.
+std::vector<int32_t> DrawFive(shale_generator generator, const int32_t* prompt, size_t tokens) {
+  const auto keep = [](void* user, int32_t token) {
+    auto& kept = *static_cast<std::vector<int32_t>*>(user);
+    kept.push_back(token);
+    return kept.size() < 5 ? 0 : 1;
+  };
+  std::vector<int32_t> drawn;
+  shale_error error = SHALE_INIT(shale_error);
+  EXPECT_EQ(shale_generator_generate(generator, prompt, tokens, 20, nullptr, keep, &drawn, &error), SHALE_OK)
+      << error.message;
+  return drawn;
+}
+
 TEST_F(CTest, ResumesGeneratesAndExports) {
   const shale_job job = Parse(kSmallJob + OnText() + kMlp);
   shale_trainer_options options = SHALE_INIT(shale_trainer_options);
@@ -205,13 +219,7 @@ TEST_F(CTest, ResumesGeneratesAndExports) {
     size_t tokens = 0;
     ASSERT_EQ(shale_generator_encode(generator, "the quick", prompt, 16, &tokens, &error_), SHALE_OK) << error_.message;
     EXPECT_EQ(tokens, 9);
-    const auto keep = [](void* user, int32_t token) {
-      auto& kept = *static_cast<std::vector<int32_t>*>(user);
-      kept.push_back(token);
-      return kept.size() < 5 ? 0 : 1;
-    };
-    ASSERT_EQ(shale_generator_generate(generator, prompt, tokens, 20, nullptr, keep, &drawn[i], &error_), SHALE_OK)
-        << error_.message;
+    drawn[i] = DrawFive(generator, prompt, tokens);
     ExpectSampling(generator, prompt, tokens);
     ExpectText(generator, "the quick");
     ExpectTokenizer(generator, Path(""));

@@ -109,17 +109,24 @@ TEST(StepTrace, TellsShapesAndRooflines) {
   // With many FLOPs to a byte, these decide.
   EXPECT_THAT(trace.Table({.bytes_per_second = 1e12, .flops_per_second = 1e12}),
               ContainsRegex("\nforward .* 40.0% +26.2%\n"));
-  // Matrices in fp8 have a roofline of their own, with half of the bytes.
-  MatMul in_float8 = forward;
-  in_float8.a.dtype = in_float8.b.dtype = DType::kFloat8E4M3;
-  program.instructions = {{.action = Op(in_float8), .phase = Phase::kForward, .micro_batch = 0}};
-  program.loops = {{0, 1, 1}};
-  StepTrace of_float8;
-  of_float8.Add(program, 1, 0, std::vector<InstructionTime>{{.id = 0, .begin_ns = 0, .end_ns = 1000}});
-  EXPECT_THAT(of_float8.Table({.bytes_per_second = 1e12, .flops_per_second = 1e12, .float8_flops_per_second = 2e12}),
-              AllOf(HasSubstr("; 1 TFLOP/s, in fp8 2\n"), ContainsRegex("\nforward .* 100.0% +26.2%\n")));
   // Operands of this size may lie in a cache, so that their rate is none of memory.
   EXPECT_THAT(trace.Table({}), HasSubstr("\nroofline: GB/s unknown, no op moves 64 MiB\n"));
+}
+
+// Matrices in fp8 have a roofline of their own, with half of the bytes.
+TEST(StepTrace, TellsTheRooflineOfFloat8) {
+  const MatMul matmul = {.a = Matrix(0, DType::kFloat8E4M3, 64, 32),
+                         .b = Matrix(0, DType::kFloat8E4M3, 128, 32),
+                         .c_MN = Matrix(0, DType::kBFloat16, 64, 128),
+                         .transpose_b = true};
+  StepProgram program;
+  program.buffers = {{.name = "a", .slot_bytes = 1 << 20}};
+  program.instructions = {{.action = Op(matmul), .phase = Phase::kForward, .micro_batch = 0}};
+  program.loops = {{0, 1, 1}};
+  StepTrace trace;
+  trace.Add(program, 1, 0, std::vector<InstructionTime>{{.id = 0, .begin_ns = 0, .end_ns = 1000}});
+  EXPECT_THAT(trace.Table({.bytes_per_second = 1e12, .flops_per_second = 1e12, .float8_flops_per_second = 2e12}),
+              AllOf(HasSubstr("; 1 TFLOP/s, in fp8 2\n"), ContainsRegex("\nforward .* 100.0% +26.2%\n")));
 }
 
 // What was predicted stands beside what was measured, and what is slowest against it is named.

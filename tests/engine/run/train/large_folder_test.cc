@@ -97,86 +97,100 @@ DecoderConfig Gpt2() {
   return config;
 }
 
-void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
-  if (HasSanitizer()) GTEST_SKIP() << "a sanitizer's memory is not the program's";
-  std::string root = JoinPath(::testing::TempDir(), "large_XXXXXX");
-  ASSERT_NE(mkdtemp(root.data()), nullptr);
-  const std::string folder = JoinPath(root, "in"), out = JoinPath(root, "out"), tokens = JoinPath(root, "tokens.bin");
+// Where the files of a test lie.
+struct Paths {
+  explicit Paths(const std::string& root)
+      : in(JoinPath(root, "in")),
+        out(JoinPath(root, "out")),
+        tokens(JoinPath(root, "tokens.bin")),
+        checkpoints(JoinPath(root, "checkpoints")) {}
+  std::string in, out, tokens, checkpoints;
+};
+
+HfExportOptions ExportOptions() { return {.dtype = SafetensorsDType::kBF16, .max_file_bytes = 300 * kMiB}; }
+
+// Writes a folder of the model with the values of Fill, and tokens.
+void WriteInputs(const DecoderConfig& config, const Paths& paths) {
   const auto read = [](absl::string_view name, int64_t begin, absl::Span<float> values) {
     Fill(name, begin, values);
     return absl::OkStatus();
   };
-  const HfExportOptions options{.dtype = SafetensorsDType::kBF16, .max_file_bytes = 300 * kMiB};
-  const absl::Status made = ExportHf(config, options, read, folder);
+  const absl::Status made = ExportHf(config, ExportOptions(), read, paths.in);
   ASSERT_TRUE(made.ok()) << made;
   std::vector<int32_t> header(256);
   header[0] = 20240520, header[1] = 1, header[2] = 1000;
-  ASSERT_TRUE(WriteFileDurably(tokens, absl::StrCat(absl::string_view(reinterpret_cast<char*>(header.data()), 1024),
-                                                    std::string(2000, '\1')))
-                  .ok());
+  const absl::string_view bytes(reinterpret_cast<char*>(header.data()), 1024);
+  ASSERT_TRUE(WriteFileDurably(paths.tokens, absl::StrCat(bytes, std::string(2000, '\1'))).ok());
+}
 
+// Expects that a checkpoint has the values of Fill, of which it compares a stretch of each parameter.
+void ExpectFilled(const std::string& path, const std::vector<Parameter>& parameters) {
+  std::vector<float> some(10'000), expected(some.size());
+  absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  CheckpointValues values(*checkpoint);
+  for (const Parameter& parameter : parameters) {
+    const int64_t count = std::min<int64_t>(parameter.elements(), 10'000);
+    const int64_t begin = (parameter.elements() - count) / 3;
+    ASSERT_TRUE(values.Read(parameter.name, begin, absl::MakeSpan(some.data(), count)).ok());
+    Fill(parameter.name, begin, absl::MakeSpan(expected.data(), count));
+    EXPECT_EQ(std::memcmp(some.data(), expected.data(), count * sizeof(float)), 0) << parameter.name;
+  }
+}
+
+// Reads the weights in and saves a checkpoint, and expects that both stay within the plan's bytes. Adds the number of
+// parameters to `parameters`.
+void ReadInAndSave(const Paths& paths, int64_t* parameters) {
   absl::StatusOr<Job> job = ParseJobText(
-      absl::StrCat("model { hf_folder: \"", folder, "\" } data { path: \"", tokens, "\" } ",
+      absl::StrCat("model { hf_folder: \"", paths.in, "\" } data { path: \"", paths.tokens, "\" } ",
                    "batch { global_batch: 2 sequence_length: 16 } sharding { ranks: 2 } lr_schedule { steps: 1 } ",
                    "runtime { threads_per_rank: 1 }"),
       "job");
   ASSERT_TRUE(job.ok()) << job.status();
-  int64_t parameters = 0;
-  {
-    const int64_t before = ResetPeak();
-    auto trainer = Trainer::Create(
-        *job, {.backend = CreateBackend(*job)->get(), .checkpoint_folder = JoinPath(root, "checkpoints")});
-    ASSERT_TRUE(trainer.ok()) << trainer.status();
-    for (const Parameter& parameter : (*trainer)->state().parameters()) parameters += parameter.elements();
-    // Only the weights have been touched so far, with 4 bytes per parameter in the shards of all ranks. Each rank reads
-    // through its staging buffer, and reads the folder through another one.
-    const int64_t grown = Status("VmHWM") - before;
-    EXPECT_LE(grown, 4 * parameters + 2 * (kReadStagingBytes + kHfReadStagingBytes) + kSlack) << "reading in";
-    EXPECT_GE(grown, 4 * parameters) << "the measurement is of no use";
-    // The plan promised nothing but the arenas. State and step stay within them.
-    EXPECT_GE(2 * (*trainer)->plan().arena_bytes, 16 * parameters);
-
-    const int64_t at_rest = ResetPeak();
-    const absl::StatusOr<std::string> saved = (*trainer)->SaveCheckpoint();
-    ASSERT_TRUE(saved.ok()) << saved.status();
-    EXPECT_LE(Status("VmHWM") - at_rest, kWriteStagingBytes + kSlack) << "saving";
-    std::vector<float> some(10'000), expected(some.size());
-    absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(*saved);
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-    CheckpointValues values(*checkpoint);
-    for (const Parameter& parameter : (*trainer)->state().parameters()) {
-      const int64_t count = std::min<int64_t>(parameter.elements(), 10'000);
-      const int64_t begin = (parameter.elements() - count) / 3;
-      const auto part = absl::MakeSpan(some.data(), count);
-      ASSERT_TRUE(values.Read(parameter.name, begin, part).ok());
-      Fill(parameter.name, begin, absl::MakeSpan(expected.data(), count));
-      EXPECT_EQ(std::memcmp(some.data(), expected.data(), count * sizeof(float)), 0) << parameter.name;
-    }
-  }
   const int64_t before = ResetPeak();
-  absl::Status exported;
+  auto trainer = Trainer::Create(*job, {.backend = CreateBackend(*job)->get(), .checkpoint_folder = paths.checkpoints});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  for (const Parameter& parameter : (*trainer)->state().parameters()) *parameters += parameter.elements();
+  // Only the weights have been touched so far, with 4 bytes per parameter in the shards of all ranks. Each rank reads
+  // through its staging buffer, and reads the folder through another one.
+  const int64_t grown = Status("VmHWM") - before;
+  EXPECT_LE(grown, 4 * *parameters + 2 * (kReadStagingBytes + kHfReadStagingBytes) + kSlack) << "reading in";
+  EXPECT_GE(grown, 4 * *parameters) << "the measurement is of no use";
+  // The plan promised nothing but the arenas. State and step stay within them.
+  EXPECT_GE(2 * (*trainer)->plan().arena_bytes, 16 * *parameters);
+
+  const int64_t at_rest = ResetPeak();
+  const absl::StatusOr<std::string> saved = (*trainer)->SaveCheckpoint();
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_LE(Status("VmHWM") - at_rest, kWriteStagingBytes + kSlack) << "saving";
+  ExpectFilled(*saved, (*trainer)->state().parameters());
+}
+
+// Exports the checkpoint, and expects that this takes little memory.
+void ExportCheckpoint(const DecoderConfig& config, const Paths& paths) {
+  const int64_t before = ResetPeak();
   const auto use = [&](const CheckpointReader& checkpoint) {
     CheckpointValues values(checkpoint);
-    exported = ExportHf(
-        config, options,
+    return ExportHf(
+        config, ExportOptions(),
         [&](absl::string_view name, int64_t begin, absl::Span<float> part) { return values.Read(name, begin, part); },
-        out);
-    return exported;
+        paths.out);
   };
-  const auto newest = UseNewestCheckpoint(JoinPath(root, "checkpoints"), use);
+  const auto newest = UseNewestCheckpoint(paths.checkpoints, use);
   ASSERT_TRUE(newest.ok()) << newest.status();
   ASSERT_FALSE(newest->path.empty());
   // The export holds four chunks of the checkpoint and what the writer keeps.
   EXPECT_LE(Status("VmHWM") - before, 4 * kCheckpointChunkBytes + 5 * kMiB + kSlack) << "exporting";
+}
 
-  // The same files came out.
-  const absl::StatusOr<std::vector<std::string>> names = ListFolder(folder), others = ListFolder(out);
+void ExpectSameFiles(const std::string& folder, const std::string& other) {
+  const absl::StatusOr<std::vector<std::string>> names = ListFolder(folder), others = ListFolder(other);
   ASSERT_TRUE(names.ok() && others.ok());
   EXPECT_EQ(*names, *others);
   for (const std::string& name : *names) {
     if (!absl::EndsWith(name, ".safetensors")) continue;
     const absl::StatusOr<InputFile> a = InputFile::Open(JoinPath(folder, name)),
-                                    b = InputFile::Open(JoinPath(out, name));
+                                    b = InputFile::Open(JoinPath(other, name));
     ASSERT_TRUE(a.ok() && b.ok());
     ASSERT_EQ(a->size(), b->size());
     std::vector<char> left(4 * kMiB), right(left.size());
@@ -186,6 +200,18 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
       ASSERT_EQ(std::memcmp(left.data(), right.data(), count), 0) << name << " near byte " << at;
     }
   }
+}
+
+void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
+  if (HasSanitizer()) GTEST_SKIP() << "a sanitizer's memory is not the program's";
+  std::string root = JoinPath(::testing::TempDir(), "large_XXXXXX");
+  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  const Paths paths(root);
+  int64_t parameters = 0;
+  ASSERT_NO_FATAL_FAILURE(WriteInputs(config, paths));
+  ASSERT_NO_FATAL_FAILURE(ReadInAndSave(paths, &parameters));
+  ASSERT_NO_FATAL_FAILURE(ExportCheckpoint(config, paths));
+  ASSERT_NO_FATAL_FAILURE(ExpectSameFiles(paths.in, paths.out));
   std::printf("%ld parameters went in, through a checkpoint of %ld bytes, and out\n", static_cast<long>(parameters),
               static_cast<long>(12 * parameters));
   RemoveTree(root);

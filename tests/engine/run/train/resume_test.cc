@@ -78,75 +78,111 @@ TEST_P(SameBitsToo, StoppingAndGoingOnChangesNone) {
   ExpectThatStoppingChangesNoBit(MakeJob(GetParam().overrides, GetParam().model, GetParam().length));
 }
 
-std::vector<Variation> Variations() {
-  // The head is not tied to the embedding, and four heads share two keys and values.
-  static constexpr char kLlama[] = "decoder { family: LLAMA width: 24 layers: 2 heads: 4 kv_heads: 2 hidden: 40 }";
-  static constexpr char kMlp[] = "mlp { embedding: 5 hidden: 13 layers: 2 }";
-  const std::string bf16 = "precision.compute=BF16", split = "precision.master=SPLIT", fp32 = "precision.compute=FP32",
-                    layered = "sharding.accumulation=LAYERED", block = "activation_checkpointing.preset=BLOCK",
-                    gradients = "sharding.strategy=ZERO2";
+// The head is not tied to the embedding, and four heads share two keys and values.
+constexpr char kLlama[] = "decoder { family: LLAMA width: 24 layers: 2 heads: 4 kv_heads: 2 hidden: 40 }";
+constexpr char kMlp[] = "mlp { embedding: 5 hidden: 13 layers: 2 }";
+constexpr char kFp32[] = "precision.compute=FP32", kBf16[] = "precision.compute=BF16",
+               kSplit[] = "precision.master=SPLIT", kLayered[] = "sharding.accumulation=LAYERED",
+               kZero2[] = "sharding.strategy=ZERO2", kRecomputeBlocks[] = "activation_checkpointing.preset=BLOCK",
+               kBlocking[] = "checkpoint.asynchronous=false";
+
+std::vector<Variation> OfModels() {
+  return {
+      {"Llama", kLlama, {kFp32}},
+      {"LlamaSplit", kLlama, {kBf16, kSplit}},
+      {"LlamaLayered", kLlama, {kBf16, kLayered}},
+      {"LlamaReplicated", kLlama, {kBf16, kSplit, kZero2}},
+      {"Mlp", kMlp, {kFp32}},
+      {"MlpSplit", kMlp, {kBf16, kSplit, kZero2}},
+      {"Block", kGpt2, {kBf16, kRecomputeBlocks}},
+      {"BlockLayered", kLlama, {kBf16, kSplit, kRecomputeBlocks, kLayered}},
+  };
+}
+
+std::vector<Variation> OfData() {
   // With both, the last evaluation follows the last step.
-  const std::string held_out = "data.evaluation_fraction=0.25", evaluate = "telemetry.evaluate_every=2";
+  static constexpr char kHeldOut[] = "data.evaluation_fraction=0.25", kEvaluate[] = "telemetry.evaluate_every=2";
   // The text has 175 samples. Two and a half epochs are five batches of 85 and one of 13, and the checkpoint after the
   // third batch lies in the second epoch.
-  const std::string batch = "batch.global_batch=85";
-  static constexpr char kEpochs[] = "epochs: 2.5";
+  static constexpr char kBatch[] = "batch.global_batch=85", kEpochs[] = "epochs: 2.5";
   return {
-      {"Llama", kLlama, {fp32}},
-      {"LlamaSplit", kLlama, {bf16, split}},
-      {"LlamaLayered", kLlama, {bf16, layered}},
-      {"LlamaReplicated", kLlama, {bf16, split, gradients}},
-      {"Mlp", kMlp, {fp32}},
-      {"MlpSplit", kMlp, {bf16, split, gradients}},
-      {"Block", kGpt2, {bf16, block}},
-      {"BlockLayered", kLlama, {bf16, split, block, layered}},
-      {"Evaluation", kGpt2, {bf16, held_out, evaluate}},
-      {"FollowedEvaluation", kGpt2, {fp32, held_out, evaluate, "checkpoint.keep_best=true", "checkpoint.patience=9"}},
-      {"EvaluationSplit", kLlama, {bf16, split, held_out, evaluate, gradients}},
-      {"Sgd", kGpt2, {bf16, kNesterov}},
-      {"SgdWithoutMomentum", kLlama, {fp32, "optimizer={rule: SGD momentum: 0}"}},
-      {"LionSplit", kLlama, {bf16, split, kLion}},
-      {"Lean", kGpt2, {bf16, kLean}},
-      {"LeanLayeredOneRank", kLlama, {bf16, kLean, layered, "sharding.ranks=1"}},
-      {"LeanReplicatedBlocking", kMlp, {bf16, kLean, "sharding.strategy=DDP", "checkpoint.asynchronous=false"}},
-      {"LeanLionGroupsOfTwo", kGpt2, {bf16, "optimizer={rule: LION learning_rate: 1e-3 state: LEAN}", kGroupsOfTwo}},
-      {"LeanAdamW8Bit", kLlama, {bf16, "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2 state: LEAN}", gradients}},
-      {"Bf16Moments", kLlama, {fp32, "optimizer.moments=BF16"}},
-      {"LeanGradients", kGpt2, {bf16, kLean, "precision.gradient_shards=BF16", "sharding.accumulation=SHARDED"}},
-      {"NarrowReduction", kGpt2, {bf16, "precision.reduce=BF16", "sharding.accumulation=SHARDED"}},
-      {"NarrowReductionOfGroups", kLlama, {fp32, "precision.reduce=BF16", layered, kGroupsOfTwo}},
-      {"GradientsOneRank", kLlama, {fp32, "precision.gradient_shards=BF16", "sharding.ranks=1", layered}},
-      {"Fp16", kGpt2, {"precision={compute: FP16 init_scale: 1e9 growth_interval: 2}", gradients}},
+      {"Evaluation", kGpt2, {kBf16, kHeldOut, kEvaluate}},
+      {"FollowedEvaluation", kGpt2, {kFp32, kHeldOut, kEvaluate, "checkpoint.keep_best=true", "checkpoint.patience=9"}},
+      {"EvaluationSplit", kLlama, {kBf16, kSplit, kHeldOut, kEvaluate, kZero2}},
+      {"Epochs", kGpt2, {kFp32, kBatch}, kEpochs},
+      {"EpochsSplit", kLlama, {kBf16, kSplit, kBatch, "batch.micro_batch=3"}, kEpochs},
+  };
+}
+
+std::vector<Variation> OfOptimizers() {
+  return {
+      {"Sgd", kGpt2, {kBf16, kNesterov}},
+      {"SgdWithoutMomentum", kLlama, {kFp32, "optimizer={rule: SGD momentum: 0}"}},
+      {"LionSplit", kLlama, {kBf16, kSplit, kLion}},
+      {"Lean", kGpt2, {kBf16, kLean}},
+      {"LeanLayeredOneRank", kLlama, {kBf16, kLean, kLayered, "sharding.ranks=1"}},
+      {"LeanReplicatedBlocking", kMlp, {kBf16, kLean, "sharding.strategy=DDP", kBlocking}},
+      {"LeanLionGroupsOfTwo", kGpt2, {kBf16, "optimizer={rule: LION learning_rate: 1e-3 state: LEAN}", kGroupsOfTwo}},
+      {"LeanAdamW8Bit", kLlama, {kBf16, "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2 state: LEAN}", kZero2}},
+      {"PreviousNorm", kGpt2, {kFp32, kPreviousNorm, kGroupsOfTwo}},
+      {"PreviousNormInBackward", kLlama, {kBf16, kSplit, kPreviousNorm, "optimizer.update=IN_BACKWARD"}},
+      {"LionReplicated", kGpt2, {kFp32, kLion, "sharding.strategy=DDP"}},
+      {"AdamW8BitGroupsOfTwo", kLlama, {kFp32, kAdamW8Bit, kGroupsOfTwo, kZero2}},
+      {"AdamW8Bit", kGpt2, {kFp32, kAdamW8Bit}},
+      {"AdamW8BitSplitLayered", kLlama, {kBf16, kSplit, kLayered, kAdamW8Bit}},
+      {"AdamW8BitBlocking", kMlp, {kBf16, kZero2, kAdamW8Bit, kBlocking}},
+  };
+}
+
+std::vector<Variation> OfDTypes() {
+  return {
+      {"Bf16Moments", kLlama, {kFp32, "optimizer.moments=BF16"}},
+      {"LeanGradients", kGpt2, {kBf16, kLean, "precision.gradient_shards=BF16", "sharding.accumulation=SHARDED"}},
+      {"NarrowReduction", kGpt2, {kBf16, "precision.reduce=BF16", "sharding.accumulation=SHARDED"}},
+      {"NarrowReductionOfGroups", kLlama, {kFp32, "precision.reduce=BF16", kLayered, kGroupsOfTwo}},
+      {"GradientsOneRank", kLlama, {kFp32, "precision.gradient_shards=BF16", "sharding.ranks=1", kLayered}},
+      {"Fp16", kGpt2, {"precision={compute: FP16 init_scale: 1e9 growth_interval: 2}", kZero2}},
       {"Fp16Layered",
        kLlama,
-       {"precision={compute: FP16 gradient_shards: BF16 growth_interval: 2 fp32_logits: true}", layered}},
+       {"precision={compute: FP16 gradient_shards: BF16 growth_interval: 2 fp32_logits: true}", kLayered}},
       {"Fp8",
        "decoder { family: LLAMA width: 32 layers: 2 heads: 2 kv_heads: 1 hidden: 48 }",
-       {"precision={compute: BF16 matmuls: FP8}", block, "batch.sequence_length=16"}},
+       {"precision={compute: BF16 matmuls: FP8}", kRecomputeBlocks, "batch.sequence_length=16"}},
       {"Fp8Blockwise",
        "decoder { family: LLAMA width: 32 layers: 2 heads: 2 kv_heads: 1 hidden: 144 }",
-       {"precision={compute: BF16 matmuls: FP8 fp8_scaling: BLOCKWISE}", layered, "batch.sequence_length=16"}},
-      {"PreviousNorm", kGpt2, {fp32, kPreviousNorm, kGroupsOfTwo}},
-      {"PreviousNormInBackward", kLlama, {bf16, split, kPreviousNorm, "optimizer.update=IN_BACKWARD"}},
-      {"Frozen", kGpt2, {fp32, kFrozen}},
-      {"FrozenStoredInBf16", kLlama, {fp32, "optimizer.train_only=blocks.1.*", "optimizer.frozen_weights=BF16"}},
-      {"FrozenStoredInNf4", kLlama, {bf16, kFrozen, kNf4}},
-      {"FrozenStoredInNf4Blocking", kGpt2, {fp32, kFrozen, kNf4, kGroupsOfTwo, "checkpoint.asynchronous=false"}},
-      {"FrozenBf16", kLlama, {bf16, "optimizer.train_only=[*norm*, blocks.*.attention.*]"}},
-      {"FrozenSplitReplicated", kGpt2, {bf16, split, gradients, "optimizer.train_only=*.weight", kGroupsOfTwo}},
-      {"FrozenLeanBlocking", kLlama, {bf16, kLean, "optimizer.train_only=head.*", "checkpoint.asynchronous=false"}},
-      {"Adapter", kGpt2, {fp32, "model.adapter={rank: 2 targets: \"c_attn\"}"}},
-      {"AdapterLean", kLlama, {bf16, kLean, layered, "model.adapter={rank: 3 alpha: 6 rank_stabilized: true}"}},
-      {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
-      {"GroupsOfTwo", kGpt2, {fp32, kGroupsOfTwo}},
-      {"GroupsOfTwoSplitLayered", kLlama, {bf16, kGroupsOfTwo, split, layered}},
-      {"GroupsOfOne", kGpt2, {bf16, "sharding.shard_ranks=1"}},
-      {"AdamW8BitGroupsOfTwo", kLlama, {fp32, kAdamW8Bit, kGroupsOfTwo, gradients}},
-      {"AdamW8Bit", kGpt2, {fp32, kAdamW8Bit}},
-      {"AdamW8BitSplitLayered", kLlama, {bf16, split, layered, kAdamW8Bit}},
-      {"AdamW8BitBlocking", kMlp, {bf16, gradients, kAdamW8Bit, "checkpoint.asynchronous=false"}},
-      {"Epochs", kGpt2, {fp32, batch}, kEpochs},
-      {"EpochsSplit", kLlama, {bf16, split, batch, "batch.micro_batch=3"}, kEpochs}};
+       {"precision={compute: BF16 matmuls: FP8 fp8_scaling: BLOCKWISE}", kLayered, "batch.sequence_length=16"}},
+  };
+}
+
+std::vector<Variation> OfWhatTrains() {
+  return {
+      {"Frozen", kGpt2, {kFp32, kFrozen}},
+      {"FrozenStoredInBf16", kLlama, {kFp32, "optimizer.train_only=blocks.1.*", "optimizer.frozen_weights=BF16"}},
+      {"FrozenStoredInNf4", kLlama, {kBf16, kFrozen, kNf4}},
+      {"FrozenStoredInNf4Blocking", kGpt2, {kFp32, kFrozen, kNf4, kGroupsOfTwo, kBlocking}},
+      {"FrozenBf16", kLlama, {kBf16, "optimizer.train_only=[*norm*, blocks.*.attention.*]"}},
+      {"FrozenSplitReplicated", kGpt2, {kBf16, kSplit, kZero2, "optimizer.train_only=*.weight", kGroupsOfTwo}},
+      {"FrozenLeanBlocking", kLlama, {kBf16, kLean, "optimizer.train_only=head.*", kBlocking}},
+      {"Adapter", kGpt2, {kFp32, "model.adapter={rank: 2 targets: \"c_attn\"}"}},
+      {"AdapterLean", kLlama, {kBf16, kLean, kLayered, "model.adapter={rank: 3 alpha: 6 rank_stabilized: true}"}},
+  };
+}
+
+std::vector<Variation> OfReplicas() {
+  return {
+      {"GroupsOfTwo", kGpt2, {kFp32, kGroupsOfTwo}},
+      {"GroupsOfTwoSplitLayered", kLlama, {kBf16, kGroupsOfTwo, kSplit, kLayered}},
+      {"GroupsOfOne", kGpt2, {kBf16, "sharding.shard_ranks=1"}},
+  };
+}
+
+std::vector<Variation> Variations() {
+  std::vector<Variation> all;
+  for (const auto& of : {OfModels, OfData, OfOptimizers, OfDTypes, OfWhatTrains, OfReplicas}) {
+    const std::vector<Variation> some = of();
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Variations, SameBitsToo, ::testing::ValuesIn(Variations()),
@@ -203,62 +239,60 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
 }
 
 std::vector<Change> Changes() {
-  const std::string fp32 = "precision.compute=FP32", bf16 = "precision.compute=BF16", split = "precision.master=SPLIT";
-  std::vector<Change> changes = {
-      {"OneRank", {fp32}, {fp32, "sharding.ranks=1"}},
-      {"TwoRanks", {fp32}, {fp32, "sharding.ranks=2"}},
-      {"FourRanks", {fp32}, {fp32, "sharding.ranks=4"}},
-      {"EightRanks", {fp32}, {fp32, "sharding.ranks=8"}},
-      {"FromOneRankToThree", {fp32, "sharding.ranks=1"}, {fp32}},
-      {"FullToNone", {fp32}, {fp32, "sharding.strategy=DDP"}},
-      {"NoneToFull", {fp32, "sharding.strategy=DDP"}, {fp32, "sharding.ranks=2"}},
-      {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=ZERO1"}},
-      {"OptimizerToGradients", {bf16, "sharding.strategy=ZERO1"}, {bf16, "sharding.strategy=ZERO2"}},
-      {"PreviousNormTwoRanks", {fp32, kPreviousNorm}, {fp32, kPreviousNorm, "sharding.ranks=2"}},
-      {"LeanGradientsToMasters", {bf16, kLean, "precision.gradient_shards=BF16"}, {bf16, "sharding.ranks=2"}},
-      {"ActivationCheckpointing", {fp32}, {fp32, "activation_checkpointing.preset=BLOCK"}},
-      {"Segments", {fp32}, {fp32, "activation_checkpointing.segments=SQRT"}},
-      {"Accumulation", {fp32, "sharding.accumulation=SHARDED"}, {fp32, "sharding.accumulation=LAYERED"}},
-      {"MicroBatch", {fp32}, {fp32, "batch.micro_batch=2"}},
-      {"MastersToSplit", {bf16}, {bf16, split, "sharding.ranks=2"}},
-      {"SplitToMasters", {bf16, split}, {bf16, "sharding.ranks=2"}},
-      {"SplitToReplicatedMasters", {bf16, split}, {bf16, "sharding.strategy=ZERO2"}},
-      {"SplitToNone", {bf16, split}, {bf16, split, "sharding.strategy=DDP"}},
-      {"SplitToFp32", {bf16, split}, {fp32, "sharding.ranks=4"}},
-      {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=ZERO1"}},
-      {"LeanTwoRanks", {bf16, kLean}, {bf16, kLean, "sharding.ranks=2"}},
-      {"LeanToMasters", {bf16, kLean}, {bf16, "sharding.ranks=2"}},
-      {"LeanToSplit", {bf16, kLean}, {bf16, split}},
-      {"LeanToReplicatedSplit", {bf16, kLean}, {bf16, split, "sharding.strategy=DDP"}},
-      {"LeanToFp32", {bf16, kLean}, {fp32, "sharding.strategy=ZERO1"}},
-      {"LeanToBf16Moments", {bf16, kLean}, {bf16, "optimizer.moments=BF16", "sharding.ranks=1"}},
-      {"Fp32ToSplit", {fp32}, {bf16, split, "sharding.ranks=2"}},
-      {"FourToTwoGroupsOfTwo", {fp32, "sharding.ranks=4"}, {fp32, kGroupsOfTwo}},
-      {"TwoGroupsOfTwoToFour", {fp32, kGroupsOfTwo}, {fp32, "sharding.ranks=4"}},
-      {"TwoGroupsOfTwoToFourOfOne", {fp32, kGroupsOfTwo}, {fp32, "sharding.ranks=4", "sharding.shard_ranks=1"}},
-      {"FourGroupsOfOneToOneRank", {fp32, "sharding.ranks=4", "sharding.shard_ranks=1"}, {fp32, "sharding.ranks=1"}},
-      {"OneRankToTwoGroupsOfTwo", {fp32, "sharding.ranks=1"}, {fp32, kGroupsOfTwo}},
-      {"TwoGroupsOfTwoToDdp", {bf16, kGroupsOfTwo}, {bf16, split, "sharding.strategy=DDP", "sharding.ranks=2"}},
+  return {
+      {"OneRank", {kFp32}, {kFp32, "sharding.ranks=1"}},
+      {"TwoRanks", {kFp32}, {kFp32, "sharding.ranks=2"}},
+      {"FourRanks", {kFp32}, {kFp32, "sharding.ranks=4"}},
+      {"EightRanks", {kFp32}, {kFp32, "sharding.ranks=8"}},
+      {"FromOneRankToThree", {kFp32, "sharding.ranks=1"}, {kFp32}},
+      {"FullToNone", {kFp32}, {kFp32, "sharding.strategy=DDP"}},
+      {"NoneToFull", {kFp32, "sharding.strategy=DDP"}, {kFp32, "sharding.ranks=2"}},
+      {"FullToOptimizer", {kFp32}, {kFp32, "sharding.strategy=ZERO1"}},
+      {"OptimizerToGradients", {kBf16, "sharding.strategy=ZERO1"}, {kBf16, kZero2}},
+      {"PreviousNormTwoRanks", {kFp32, kPreviousNorm}, {kFp32, kPreviousNorm, "sharding.ranks=2"}},
+      {"LeanGradientsToMasters", {kBf16, kLean, "precision.gradient_shards=BF16"}, {kBf16, "sharding.ranks=2"}},
+      {"ActivationCheckpointing", {kFp32}, {kFp32, kRecomputeBlocks}},
+      {"Segments", {kFp32}, {kFp32, "activation_checkpointing.segments=SQRT"}},
+      {"Accumulation", {kFp32, "sharding.accumulation=SHARDED"}, {kFp32, kLayered}},
+      {"MicroBatch", {kFp32}, {kFp32, "batch.micro_batch=2"}},
+      {"MastersToSplit", {kBf16}, {kBf16, kSplit, "sharding.ranks=2"}},
+      {"SplitToMasters", {kBf16, kSplit}, {kBf16, "sharding.ranks=2"}},
+      {"SplitToReplicatedMasters", {kBf16, kSplit}, {kBf16, kZero2}},
+      {"SplitToNone", {kBf16, kSplit}, {kBf16, kSplit, "sharding.strategy=DDP"}},
+      {"SplitToFp32", {kBf16, kSplit}, {kFp32, "sharding.ranks=4"}},
+      {"SplitToReplicatedFp32", {kBf16, kSplit}, {kFp32, "sharding.strategy=ZERO1"}},
+      {"LeanTwoRanks", {kBf16, kLean}, {kBf16, kLean, "sharding.ranks=2"}},
+      {"LeanToMasters", {kBf16, kLean}, {kBf16, "sharding.ranks=2"}},
+      {"LeanToSplit", {kBf16, kLean}, {kBf16, kSplit}},
+      {"LeanToReplicatedSplit", {kBf16, kLean}, {kBf16, kSplit, "sharding.strategy=DDP"}},
+      {"LeanToFp32", {kBf16, kLean}, {kFp32, "sharding.strategy=ZERO1"}},
+      {"LeanToBf16Moments", {kBf16, kLean}, {kBf16, "optimizer.moments=BF16", "sharding.ranks=1"}},
+      {"Fp32ToSplit", {kFp32}, {kBf16, kSplit, "sharding.ranks=2"}},
+      {"FourToTwoGroupsOfTwo", {kFp32, "sharding.ranks=4"}, {kFp32, kGroupsOfTwo}},
+      {"TwoGroupsOfTwoToFour", {kFp32, kGroupsOfTwo}, {kFp32, "sharding.ranks=4"}},
+      {"TwoGroupsOfTwoToFourOfOne", {kFp32, kGroupsOfTwo}, {kFp32, "sharding.ranks=4", "sharding.shard_ranks=1"}},
+      {"FourGroupsOfOneToOneRank", {kFp32, "sharding.ranks=4", "sharding.shard_ranks=1"}, {kFp32, "sharding.ranks=1"}},
+      {"OneRankToTwoGroupsOfTwo", {kFp32, "sharding.ranks=1"}, {kFp32, kGroupsOfTwo}},
+      {"TwoGroupsOfTwoToDdp", {kBf16, kGroupsOfTwo}, {kBf16, kSplit, "sharding.strategy=DDP", "sharding.ranks=2"}},
       {"ThreeGroupsOfTwoSplitToZero2",
-       {bf16, split, "sharding={ranks: 6 shard_ranks: 2}"},
-       {bf16, "sharding.strategy=ZERO2", kGroupsOfTwo}},
-      {"AdamW8BitTwoGroupsOfTwo", {fp32, kAdamW8Bit, kGroupsOfTwo}, {fp32, kAdamW8Bit, "sharding.ranks=3"}},
-      {"FrozenToNone", {fp32, kFrozen}, {fp32, kFrozen, "sharding.strategy=DDP", "sharding.ranks=2"}},
-      {"FrozenNf4ToThreeRanks", {fp32, kFrozen, kNf4}, {fp32, kFrozen, kNf4, "sharding.ranks=3"}},
+       {kBf16, kSplit, "sharding={ranks: 6 shard_ranks: 2}"},
+       {kBf16, kZero2, kGroupsOfTwo}},
+      {"AdamW8BitTwoGroupsOfTwo", {kFp32, kAdamW8Bit, kGroupsOfTwo}, {kFp32, kAdamW8Bit, "sharding.ranks=3"}},
+      {"FrozenToNone", {kFp32, kFrozen}, {kFp32, kFrozen, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"FrozenNf4ToThreeRanks", {kFp32, kFrozen, kNf4}, {kFp32, kFrozen, kNf4, "sharding.ranks=3"}},
       {"FrozenNf4ToDdp",
-       {bf16, kFrozen, kNf4, "sharding.ranks=3"},
-       {bf16, split, kFrozen, kNf4, "sharding.strategy=DDP", "sharding.ranks=2"}},
-      {"FrozenSplitToFp32", {bf16, split, kFrozen}, {fp32, kFrozen, "sharding.ranks=4"}},
-      {"FrozenMastersToReplicatedSplit", {bf16, kFrozen}, {bf16, split, kFrozen, "sharding.strategy=ZERO2"}},
-      {"SgdTwoRanks", {fp32, kNesterov}, {fp32, kNesterov, "sharding.ranks=2"}},
-      {"LionSplitToMasters", {bf16, split, kLion}, {bf16, kLion, "sharding.ranks=5"}},
-      {"AdamW8BitFourRanks", {fp32, kAdamW8Bit}, {fp32, kAdamW8Bit, "sharding.ranks=4"}},
+       {kBf16, kFrozen, kNf4, "sharding.ranks=3"},
+       {kBf16, kSplit, kFrozen, kNf4, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"FrozenSplitToFp32", {kBf16, kSplit, kFrozen}, {kFp32, kFrozen, "sharding.ranks=4"}},
+      {"FrozenMastersToReplicatedSplit", {kBf16, kFrozen}, {kBf16, kSplit, kFrozen, kZero2}},
+      {"SgdTwoRanks", {kFp32, kNesterov}, {kFp32, kNesterov, "sharding.ranks=2"}},
+      {"LionSplitToMasters", {kBf16, kSplit, kLion}, {kBf16, kLion, "sharding.ranks=5"}},
+      {"AdamW8BitFourRanks", {kFp32, kAdamW8Bit}, {kFp32, kAdamW8Bit, "sharding.ranks=4"}},
       {"AdamW8BitOneRankToNone",
-       {bf16, kAdamW8Bit, "sharding.ranks=1"},
-       {bf16, kAdamW8Bit, "sharding.strategy=DDP", "sharding.ranks=2"}},
-      {"AdamW8BitNoneToFull", {fp32, kAdamW8Bit, "sharding.strategy=DDP"}, {fp32, kAdamW8Bit, "sharding.ranks=2"}},
+       {kBf16, kAdamW8Bit, "sharding.ranks=1"},
+       {kBf16, kAdamW8Bit, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"AdamW8BitNoneToFull", {kFp32, kAdamW8Bit, "sharding.strategy=DDP"}, {kFp32, kAdamW8Bit, "sharding.ranks=2"}},
   };
-  return changes;
 }
 
 INSTANTIATE_TEST_SUITE_P(Changes, SameState, ::testing::ValuesIn(Changes()),

@@ -317,6 +317,21 @@ std::map<std::string, std::string> Tree(const std::string& folder) {
   return tree;
 }
 
+// Starts two runs in a folder, one after the other. The second one meets what the first one has left.
+void StartTwice(const std::string& run, Existing existing, const std::string& model) {
+  for (int64_t step = 1; step <= 2; ++step) {
+    auto folder = RunFolder::Claim(run, existing);
+    if (!folder.ok()) continue;  // It sees no job, or no checkpoint.
+    RunFolder::Start start = {.job_text = "job two", .plan_text = "plan two", .hf_folder = model};
+    if (existing == Existing::kContinue) start.goes_on_after = step;
+    EXPECT_TRUE((*folder)->NextFailurePath().ok());
+    const absl::Status begun = (*folder)->Begin(start);
+    EXPECT_TRUE(begun.ok()) << begun;
+    EXPECT_TRUE((*folder)->AppendMetrics(JsonObject().Add("step", step + 1)).ok());
+    EXPECT_TRUE((*folder)->NoteSaved(step).ok());
+  }
+}
+
 // Regression: with runs/a/hf linked to a model's folder, --overwrite removed the model's files; so did the next run at
 // failures/1, and a run that went on cut and appended to a linked metrics.jsonl.
 TEST_F(RunFolderTest, NothingOutsideOfTheFolderIsRemovedOrWritten) {
@@ -356,17 +371,7 @@ TEST_F(RunFolderTest, NothingOutsideOfTheFolderIsRemovedOrWritten) {
         fs::remove_all(JoinPath(run, name));
         link(outside, JoinPath(run, name));
       }
-      for (int64_t step = 1; step <= 2; ++step) {  // The second run meets what the first one has left.
-        auto folder = RunFolder::Claim(run, existing);
-        if (!folder.ok()) continue;  // It sees no job, or no checkpoint.
-        RunFolder::Start start = {.job_text = "job two", .plan_text = "plan two", .hf_folder = Path("model")};
-        if (existing == Existing::kContinue) start.goes_on_after = step;
-        EXPECT_TRUE((*folder)->NextFailurePath().ok());
-        const absl::Status begun = (*folder)->Begin(start);
-        EXPECT_TRUE(begun.ok()) << begun;
-        EXPECT_TRUE((*folder)->AppendMetrics(JsonObject().Add("step", step + 1)).ok());
-        EXPECT_TRUE((*folder)->NoteSaved(step).ok());
-      }
+      StartTwice(run, existing, Path("model"));
       EXPECT_EQ(Tree(outside), before);
     }
   };
