@@ -154,6 +154,68 @@ class RandomTextJobs : public TextDataTest {
     if (Pick(random, 2) == 0) job.overrides.push_back("precision.fp8_scaling=BLOCKWISE");
   }
 
+  // Adds an override in one of so many cases. Returns whether it has.
+  static bool Sometimes(Random& random, int64_t one_of, const char* override, std::vector<std::string>& to) {
+    const bool chosen = Pick(random, one_of) == 0;
+    if (chosen) to.push_back(override);
+    return chosen;
+  }
+
+  // Chooses the rule of the update, dtypes, and whether updates are in backward, which it returns.
+  static bool ChooseUpdate(Random& random, TextJob& job) {
+    const absl::string_view rule = OneOf(random, {"ADAMW", "ADAMW", "ADAMW", "SGD", "LION", "ADAMW_8BIT", "ADAFACTOR"});
+    job.overrides.push_back(absl::StrCat("optimizer.rule=", rule));
+    // A large epsilon, so that AdamW too is smooth.
+    if (rule == "ADAMW" || rule == "ADAMW_8BIT") job.overrides.push_back("optimizer.epsilon=1e-3");
+    job.smooth = rule == "ADAMW" || rule == "SGD" || rule == "ADAFACTOR";
+    if (rule != "ADAMW_8BIT" && Sometimes(random, 4, "optimizer.moments=BF16", job.overrides)) job.smooth = false;
+    job.bf16 = Sometimes(random, 3, "precision.compute=BF16", job.overrides);
+    if (job.bf16) Sometimes(random, 2, "precision.master=SPLIT", job.overrides);
+    if (job.bf16) Sometimes(random, 2, "precision.fp32_logits=true", job.overrides);
+    const bool in_backward = rule != "ADAFACTOR" && Sometimes(random, 3, "optimizer.update=IN_BACKWARD", job.overrides);
+    if (in_backward) {
+      job.overrides.insert(job.overrides.end(), {"optimizer.max_gradient_norm=0", "optimizer.non_finite=SKIP"});
+    }
+    return in_backward;
+  }
+
+  // Gives some jobs without adapters groups of the optimizer. Block 0 trains, whatever else does.
+  static void ChooseGroups(Random& random, bool in_backward, TextJob& job) {
+    if (job.model.find("adapter") != std::string::npos || Pick(random, 3) != 0) return;
+    job.overrides.push_back(absl::StrCat("optimizer.groups={parameters: \"blocks.0.*norm*\" rule: SGD momentum: 0.5 ",
+                                         "learning_rate_factor: 0.25",
+                                         in_backward ? "}" : " max_gradient_norm: 0.05}"));
+    job.overrides.push_back(absl::StrCat("optimizer.groups={parameters: \"blocks.0.*\" rule: ",
+                                         OneOf(random, {"ADAMW epsilon: 1e-3", "SGD nesterov: true"}),
+                                         " learning_rate_factor: 0.5 weight_decay: 0}"));
+  }
+
+  // Gives some jobs in bf16 whose loss can be scaled fp16.
+  static void ChooseFp16(Random& random, TextJob& job) {
+    const bool scales = std::none_of(job.overrides.begin(), job.overrides.end(), [](absl::string_view override) {
+      return override == "precision.master=SPLIT" || override == "optimizer.update=IN_BACKWARD" ||
+             absl::StartsWith(override, "optimizer.frozen_weights=");
+    });
+    if (job.bf16 && scales && Pick(random, 2) == 0) {
+      std::replace(job.overrides.begin(), job.overrides.end(), std::string("precision.compute=BF16"),
+                   std::string("precision.compute=FP16"));
+    }
+  }
+
+  static void ChooseDivision(Random& random, TextJob& job) {
+    const std::vector<std::pair<const char*, const char*>> pairs = {
+        {"DDP", "NO_SYNC"},        {"DDP", "LAYERED"},        {"ZERO1", "NO_SYNC"},
+        {"ZERO1", "LAYERED"},      {"ZERO2", "SHARDED"},      {"ZERO2", "LAYERED"},
+        {"FULL_SHARD", "SHARDED"}, {"FULL_SHARD", "NO_SYNC"}, {"FULL_SHARD", "LAYERED"}};
+    const auto& [strategy, accumulation] = pairs[Pick(random, std::ssize(pairs))];
+    const int64_t ranks = 1 + Pick(random, 4);
+    job.division = {absl::StrCat("sharding.ranks=", ranks), absl::StrCat("sharding.strategy=", strategy),
+                    absl::StrCat("sharding.accumulation=", accumulation),
+                    absl::StrCat("batch.micro_batch=", 1 + Pick(random, 3))};
+    if (ranks == 4 && strategy[0] != 'D' && Pick(random, 2) == 0) job.division.push_back("sharding.shard_ranks=2");
+    if (strategy[0] != 'D' && Sometimes(random, 3, "precision.reduce=BF16", job.overrides)) job.smooth = false;
+  }
+
   TextJob Make(Random& random) {
     TextJob job;
     const std::string data = WriteData(random);
@@ -175,57 +237,14 @@ class RandomTextJobs : public TextDataTest {
     job.global_batch = 1 + Pick(random, 7);
     job.overrides = {absl::StrCat("batch.global_batch=", job.global_batch),
                      absl::StrCat("batch.sequence_length=", length), "checkpoint.every_steps=2"};
-    const auto sometimes = [&](int64_t one_of, const char* override, std::vector<std::string>& to) {
-      const bool chosen = Pick(random, one_of) == 0;
-      if (chosen) to.push_back(override);
-      return chosen;
-    };
-    const absl::string_view rule = OneOf(random, {"ADAMW", "ADAMW", "ADAMW", "SGD", "LION", "ADAMW_8BIT", "ADAFACTOR"});
-    job.overrides.push_back(absl::StrCat("optimizer.rule=", rule));
-    // A large epsilon, so that AdamW too is smooth.
-    if (rule == "ADAMW" || rule == "ADAMW_8BIT") job.overrides.push_back("optimizer.epsilon=1e-3");
-    job.smooth = rule == "ADAMW" || rule == "SGD" || rule == "ADAFACTOR";
-    if (rule != "ADAMW_8BIT" && sometimes(4, "optimizer.moments=BF16", job.overrides)) job.smooth = false;
-    job.bf16 = sometimes(3, "precision.compute=BF16", job.overrides);
-    if (job.bf16) sometimes(2, "precision.master=SPLIT", job.overrides);
-    if (job.bf16) sometimes(2, "precision.fp32_logits=true", job.overrides);
-    const bool in_backward = rule != "ADAFACTOR" && sometimes(3, "optimizer.update=IN_BACKWARD", job.overrides);
-    if (in_backward) {
-      job.overrides.insert(job.overrides.end(), {"optimizer.max_gradient_norm=0", "optimizer.non_finite=SKIP"});
-    }
+    const bool in_backward = ChooseUpdate(random, job);
     job.recomputation.push_back(absl::StrCat("activation_checkpointing.preset=",
                                              OneOf(random, {"CHEAP", "ATTENTION", "FFN", "SUBLAYERS", "BLOCK"})));
     if (layers > 1 && Pick(random, 2) == 0) job.recomputation.push_back("activation_checkpointing.segment_blocks=2");
     ChooseWhatTrains(random, job);
-    if (job.model.find("adapter") == std::string::npos && Pick(random, 3) == 0) {
-      // Block 0 trains, whatever else does.
-      job.overrides.push_back(absl::StrCat("optimizer.groups={parameters: \"blocks.0.*norm*\" rule: SGD momentum: 0.5 ",
-                                           "learning_rate_factor: 0.25",
-                                           in_backward ? "}" : " max_gradient_norm: 0.05}"));
-      job.overrides.push_back(absl::StrCat("optimizer.groups={parameters: \"blocks.0.*\" rule: ",
-                                           OneOf(random, {"ADAMW epsilon: 1e-3", "SGD nesterov: true"}),
-                                           " learning_rate_factor: 0.5 weight_decay: 0}"));
-    }
-    const bool scales = std::none_of(job.overrides.begin(), job.overrides.end(), [](absl::string_view override) {
-      return override == "precision.master=SPLIT" || override == "optimizer.update=IN_BACKWARD" ||
-             absl::StartsWith(override, "optimizer.frozen_weights=");
-    });
-    if (job.bf16 && scales && Pick(random, 2) == 0) {
-      std::replace(job.overrides.begin(), job.overrides.end(), std::string("precision.compute=BF16"),
-                   std::string("precision.compute=FP16"));
-    }
-
-    const std::vector<std::pair<const char*, const char*>> pairs = {
-        {"DDP", "NO_SYNC"},        {"DDP", "LAYERED"},        {"ZERO1", "NO_SYNC"},
-        {"ZERO1", "LAYERED"},      {"ZERO2", "SHARDED"},      {"ZERO2", "LAYERED"},
-        {"FULL_SHARD", "SHARDED"}, {"FULL_SHARD", "NO_SYNC"}, {"FULL_SHARD", "LAYERED"}};
-    const auto& [strategy, accumulation] = pairs[Pick(random, std::ssize(pairs))];
-    const int64_t ranks = 1 + Pick(random, 4);
-    job.division = {absl::StrCat("sharding.ranks=", ranks), absl::StrCat("sharding.strategy=", strategy),
-                    absl::StrCat("sharding.accumulation=", accumulation),
-                    absl::StrCat("batch.micro_batch=", 1 + Pick(random, 3))};
-    if (ranks == 4 && strategy[0] != 'D' && Pick(random, 2) == 0) job.division.push_back("sharding.shard_ranks=2");
-    if (strategy[0] != 'D' && sometimes(3, "precision.reduce=BF16", job.overrides)) job.smooth = false;
+    ChooseGroups(random, in_backward, job);
+    ChooseFp16(random, job);
+    ChooseDivision(random, job);
     if (job.bf16 && Pick(random, 2) == 0) TakeFloat8(random, job);
     return job;
   }

@@ -86,7 +86,7 @@ constexpr char kFp32[] = "precision.compute=FP32", kBf16[] = "precision.compute=
                kZero2[] = "sharding.strategy=ZERO2", kRecomputeBlocks[] = "activation_checkpointing.preset=BLOCK",
                kBlocking[] = "checkpoint.asynchronous=false";
 
-std::vector<Variation> OfModels() {
+std::vector<Variation> VariationsOfModels() {
   return {
       {"Llama", kLlama, {kFp32}},
       {"LlamaSplit", kLlama, {kBf16, kSplit}},
@@ -99,7 +99,7 @@ std::vector<Variation> OfModels() {
   };
 }
 
-std::vector<Variation> OfData() {
+std::vector<Variation> VariationsOfData() {
   // With both, the last evaluation follows the last step.
   static constexpr char kHeldOut[] = "data.evaluation_fraction=0.25", kEvaluate[] = "telemetry.evaluate_every=2";
   // The text has 175 samples. Two and a half epochs are five batches of 85 and one of 13, and the checkpoint after the
@@ -114,7 +114,7 @@ std::vector<Variation> OfData() {
   };
 }
 
-std::vector<Variation> OfOptimizers() {
+std::vector<Variation> VariationsOfOptimizers() {
   return {
       {"Sgd", kGpt2, {kBf16, kNesterov}},
       {"SgdWithoutMomentum", kLlama, {kFp32, "optimizer={rule: SGD momentum: 0}"}},
@@ -134,7 +134,7 @@ std::vector<Variation> OfOptimizers() {
   };
 }
 
-std::vector<Variation> OfDTypes() {
+std::vector<Variation> VariationsOfDTypes() {
   return {
       {"Bf16Moments", kLlama, {kFp32, "optimizer.moments=BF16"}},
       {"LeanGradients", kGpt2, {kBf16, kLean, "precision.gradient_shards=BF16", "sharding.accumulation=SHARDED"}},
@@ -154,7 +154,7 @@ std::vector<Variation> OfDTypes() {
   };
 }
 
-std::vector<Variation> OfWhatTrains() {
+std::vector<Variation> VariationsOfWhatTrains() {
   return {
       {"Frozen", kGpt2, {kFp32, kFrozen}},
       {"FrozenStoredInBf16", kLlama, {kFp32, "optimizer.train_only=blocks.1.*", "optimizer.frozen_weights=BF16"}},
@@ -168,7 +168,7 @@ std::vector<Variation> OfWhatTrains() {
   };
 }
 
-std::vector<Variation> OfReplicas() {
+std::vector<Variation> VariationsOfReplicas() {
   return {
       {"GroupsOfTwo", kGpt2, {kFp32, kGroupsOfTwo}},
       {"GroupsOfTwoSplitLayered", kLlama, {kBf16, kGroupsOfTwo, kSplit, kLayered}},
@@ -178,7 +178,8 @@ std::vector<Variation> OfReplicas() {
 
 std::vector<Variation> Variations() {
   std::vector<Variation> all;
-  for (const auto& of : {OfModels, OfData, OfOptimizers, OfDTypes, OfWhatTrains, OfReplicas}) {
+  for (const auto& of : {VariationsOfModels, VariationsOfData, VariationsOfOptimizers, VariationsOfDTypes,
+                         VariationsOfWhatTrains, VariationsOfReplicas}) {
     const std::vector<Variation> some = of();
     all.insert(all.end(), some.begin(), some.end());
   }
