@@ -170,8 +170,8 @@ OpCase BackwardCase(const AttentionShape& s, DType act) {
 
 // S, the windows and the documents lie around the strips of 32, 48 or 64 queries, the groups of 6 or 8 queries, the
 // tiles of 16 or 32 keys, the slices of 16, and the blocks of 64 or 128 keys. D lies around the tiles of 16 or 32.
-std::vector<OpCase> AttentionCases() {
-  const std::vector<AttentionShape> shapes = {
+std::vector<AttentionShape> CausalShapes() {
+  return {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2},
       {.batch = 1, .s = 7, .heads = 2, .groups = 1, .width = 6},
       {.batch = 2, .s = 33, .heads = 6, .groups = 2, .width = 16},
@@ -197,6 +197,11 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 1, .s = 270, .heads = 1, .groups = 1, .width = 4},
       {.batch = 1, .s = 170, .heads = 1, .groups = 1, .width = 6, .window = 130},
       {.batch = 1, .s = 140, .heads = 1, .groups = 1, .width = 8, .range = 8},
+  };
+}
+
+std::vector<AttentionShape> BidirectionalShapes() {
+  return {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2, .causal = false},
       {.batch = 2, .s = 7, .heads = 2, .groups = 1, .width = 5, .causal = false},
       {.batch = 2, .s = 33, .heads = 6, .groups = 2, .width = 16, .causal = false},
@@ -208,6 +213,11 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 2, .s = 83, .heads = 4, .groups = 2, .width = 12, .packed = true, .causal = false},
       {.batch = 1, .s = 270, .heads = 1, .groups = 1, .width = 4, .causal = false},
       {.batch = 1, .s = 140, .heads = 1, .groups = 1, .width = 8, .range = 8, .causal = false},
+  };
+}
+
+std::vector<AttentionShape> DocumentShapes() {
+  return {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2, .documents = {1}},
       {.batch = 2, .s = 70, .heads = 2, .groups = 1, .width = 16, .documents = {1}},
       {.batch = 1, .s = 97, .heads = 2, .groups = 2, .width = 24, .documents = {97}},
@@ -221,8 +231,18 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 2, .s = 170, .heads = 1, .groups = 1, .width = 6, .window = 20, .documents = {50, 3, 90, 27}},
       {.batch = 2, .s = 83, .heads = 4, .groups = 2, .width = 12, .window = 9, .packed = true, .documents = {6, 30, 7}},
       {.batch = 1, .s = 260, .heads = 1, .groups = 1, .width = 8, .range = 8, .documents = {140, 20, 1, 99}},
+  };
+}
+
+std::vector<AttentionShape> WideShapes() {
+  return {
       {.batch = 1, .s = 100, .heads = 2, .groups = 1, .width = 128, .documents = {37, 63}},
       {.batch = 1, .s = 70, .heads = 2, .groups = 2, .width = 104, .window = 40},
+  };
+}
+
+std::vector<AttentionShape> CappedShapes() {
+  return {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2, .cap = 0.5},
       {.batch = 2, .s = 33, .heads = 6, .groups = 2, .width = 16, .cap = 0.25},
       {.batch = 1, .s = 72, .heads = 2, .groups = 1, .width = 16, .range = 8, .cap = 50},
@@ -231,6 +251,14 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 1, .s = 47, .heads = 2, .groups = 2, .width = 33, .causal = false, .cap = 1},
       {.batch = 2, .s = 129, .heads = 2, .groups = 1, .width = 40, .documents = {31, 1, 33, 63, 1}, .cap = 3},
   };
+}
+
+std::vector<OpCase> AttentionCases() {
+  std::vector<AttentionShape> shapes;
+  for (const std::vector<AttentionShape>& some :
+       {CausalShapes(), BidirectionalShapes(), DocumentShapes(), WideShapes(), CappedShapes()}) {
+    shapes.insert(shapes.end(), some.begin(), some.end());
+  }
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (size_t i = 0; i < shapes.size(); ++i) {

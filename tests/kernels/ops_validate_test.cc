@@ -112,45 +112,49 @@ TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
   }
 }
 
+// Returns the operands whose rows may be strided. All others must be contiguous.
+std::set<std::string> StridedOperands() {
+  return {"MatMul.a",
+          "MatMul.b",
+          "MatMul.c",
+          "BiasBackward.d_out",
+          "AbsMax.x",
+          "QuantizeFloat8.x",
+          "QuantizeShard.maxima",
+          "Rope.x",
+          "AttentionForward.q",
+          "AttentionForward.k",
+          "AttentionForward.v",
+          "AttentionForward.out",
+          "CachedAttention.q",
+          "CachedAttention.k",
+          "CachedAttention.v",
+          "CachedAttention.out",
+          "AttentionBackward.q",
+          "AttentionBackward.k",
+          "AttentionBackward.v",
+          "AttentionBackward.out",
+          "AttentionBackward.d_out",
+          "AttentionBackward.d_q",
+          "AttentionBackward.d_k",
+          "AttentionBackward.d_v",
+          "SquaredError.targets",
+          "RmsNormForward.x",
+          "RmsNormForward.y",
+          "RmsNormBackward.x",
+          "RmsNormBackward.d_y",
+          "RmsNormBackward.d_x",
+          "RmsNormBackward.d_residual",
+          "LayerNormForward.x",
+          "LayerNormForward.y",
+          "LayerNormBackward.x",
+          "LayerNormBackward.d_y",
+          "LayerNormBackward.d_x",
+          "LayerNormBackward.d_residual"};
+}
+
 TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
-  // Operands whose rows may be strided. All others must be contiguous.
-  const std::set<std::string> strided = {"MatMul.a",
-                                         "MatMul.b",
-                                         "MatMul.c",
-                                         "BiasBackward.d_out",
-                                         "AbsMax.x",
-                                         "QuantizeFloat8.x",
-                                         "QuantizeShard.maxima",
-                                         "Rope.x",
-                                         "AttentionForward.q",
-                                         "AttentionForward.k",
-                                         "AttentionForward.v",
-                                         "AttentionForward.out",
-                                         "CachedAttention.q",
-                                         "CachedAttention.k",
-                                         "CachedAttention.v",
-                                         "CachedAttention.out",
-                                         "AttentionBackward.q",
-                                         "AttentionBackward.k",
-                                         "AttentionBackward.v",
-                                         "AttentionBackward.out",
-                                         "AttentionBackward.d_out",
-                                         "AttentionBackward.d_q",
-                                         "AttentionBackward.d_k",
-                                         "AttentionBackward.d_v",
-                                         "SquaredError.targets",
-                                         "RmsNormForward.x",
-                                         "RmsNormForward.y",
-                                         "RmsNormBackward.x",
-                                         "RmsNormBackward.d_y",
-                                         "RmsNormBackward.d_x",
-                                         "RmsNormBackward.d_residual",
-                                         "LayerNormForward.x",
-                                         "LayerNormForward.y",
-                                         "LayerNormBackward.x",
-                                         "LayerNormBackward.d_y",
-                                         "LayerNormBackward.d_x",
-                                         "LayerNormBackward.d_residual"};
+  const std::set<std::string> strided = StridedOperands();
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int number, const std::string& name, const Tensor& operand, Access) {
       if (operand.rank < 2) return;
@@ -250,15 +254,18 @@ TEST(Validate, KnowsThatColumnsOfOneMatrixDoNotOverlap) {
   ExpectRefused(bound, {"d_q overlaps d_v"});
 }
 
-TEST(Validate, RefusesContradictions) {
-  const std::vector<Op> ops = ValidOps();
-  const auto valid = [&](auto wanted) {
-    for (const Op& op : ops) {
-      if (const auto* found = op.As<decltype(wanted)>()) return *found;
-    }
-    return wanted;
-  };
-  MatMul matmul = valid(MatMul());
+// Returns the first of ValidOps that is of a kind.
+template <class Kind>
+Kind Valid() {
+  for (const Op& op : ValidOps()) {
+    if (const auto* found = op.As<Kind>()) return *found;
+  }
+  ADD_FAILURE() << Kind::kName << " is none of ValidOps";
+  return {};
+}
+
+TEST(Validate, RefusesContradictionsOfMatMuls) {
+  MatMul matmul = Valid<MatMul>();
   matmul.c_MN.dtype = DType::kFloat32;
   matmul.accumulate = true;
   ExpectRefused(matmul, {"bias", "accumulate"});
@@ -270,7 +277,7 @@ TEST(Validate, RefusesContradictions) {
   matmul.scale = std::numeric_limits<float>::infinity();
   ExpectRefused(matmul, {"scale is inf; wanted a finite number"});
 
-  matmul = valid(MatMul());
+  matmul = Valid<MatMul>();
   matmul.b_is_packed = true;
   ExpectRefused(matmul, {"packed_b is missing"});
   matmul.packed_b = Tensor::Contiguous(DType::kFloat32, {64});
@@ -278,14 +285,16 @@ TEST(Validate, RefusesContradictions) {
   matmul.packed_b.dtype = DType::kInt16;
   EXPECT_TRUE(Validate(matmul).ok()) << Validate(matmul);
 
-  matmul = valid(MatMul());
+  matmul = Valid<MatMul>();
   matmul.fast_accumulation = true;
   ExpectRefused(matmul, {"fast_accumulation is set, and a is bf16[6, 5]; wanted it for fp8 matrices only"});
   matmul.fast_accumulation = false;
   matmul.scale_b = Tensor::Contiguous(DType::kFloat32, {1});
   ExpectRefused(matmul, {"scale_b is given, and a is bf16[6, 5]; wanted it for fp8 matrices only"});
+}
 
-  AttentionForward attention = valid(AttentionForward());
+TEST(Validate, RefusesContradictionsOfAttention) {
+  AttentionForward attention = Valid<AttentionForward>();
   attention.window = -1;
   ExpectRefused(attention, {"window is -1"});
   attention.window = 5;
@@ -296,30 +305,13 @@ TEST(Validate, RefusesContradictions) {
   ExpectRefused(attention, {"position_ids is given in attention that is not causal; wanted none"});
   attention.position_ids_BS = Tensor();
   EXPECT_TRUE(Validate(attention).ok()) << Validate(attention);
-  attention = valid(AttentionForward());
+  attention = Valid<AttentionForward>();
   attention.scale = 0;
   ExpectRefused(attention, {"scale is 0; wanted a number above 0"});
+}
 
-  RmsNormForward norm = valid(RmsNormForward());
-  norm.sum = Tensor();
-  ExpectRefused(norm, {"residual is given and sum is missing"});
-
-  EmbeddingForward embedding = valid(EmbeddingForward());
-  embedding.positions_PC.shape[0] = 2;
-  ExpectRefused(embedding, {"positions has 2 rows", "S=3"});
-
-  Rope rope = valid(Rope());
-  rope.x_BSHD = Tensor::Contiguous(DType::kFloat32, {1, 2, 3, 5});
-  rope.position_ids_BS = Tensor();
-  ExpectRefused(rope, {"head width 5"});
-
-  CrossEntropy loss = valid(CrossEntropy());
-  loss.scale_1 = Tensor();
-  ExpectRefused(loss, {"scale is missing"});
-  loss.gradient = false;
-  EXPECT_TRUE(Validate(loss).ok()) << Validate(loss);
-
-  Accumulate sum = valid(Accumulate());
+TEST(Validate, RefusesContradictionsOfSums) {
+  Accumulate sum = Valid<Accumulate>();
   sum.total_N.dtype = DType::kBFloat16;
   ExpectRefused(sum, {"update_count is missing"});
   sum.update_count_1 = Tensor::Contiguous(DType::kInt64, {1});
@@ -334,8 +326,29 @@ TEST(Validate, RefusesContradictions) {
   ExpectRefused(sum, {"shard_stride is 8", "13"});
   sum.total_N.dtype = DType::kFloat32;
   ExpectRefused(sum, {"update_count is given for an f32 total"});
+}
 
-  ZeroRanges zero = valid(ZeroRanges());
+TEST(Validate, RefusesContradictions) {
+  RmsNormForward norm = Valid<RmsNormForward>();
+  norm.sum = Tensor();
+  ExpectRefused(norm, {"residual is given and sum is missing"});
+
+  EmbeddingForward embedding = Valid<EmbeddingForward>();
+  embedding.positions_PC.shape[0] = 2;
+  ExpectRefused(embedding, {"positions has 2 rows", "S=3"});
+
+  Rope rope = Valid<Rope>();
+  rope.x_BSHD = Tensor::Contiguous(DType::kFloat32, {1, 2, 3, 5});
+  rope.position_ids_BS = Tensor();
+  ExpectRefused(rope, {"head width 5"});
+
+  CrossEntropy loss = Valid<CrossEntropy>();
+  loss.scale_1 = Tensor();
+  ExpectRefused(loss, {"scale is missing"});
+  loss.gradient = false;
+  EXPECT_TRUE(Validate(loss).ok()) << Validate(loss);
+
+  ZeroRanges zero = Valid<ZeroRanges>();
   zero.ranges = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{4, 14}});
   ExpectRefused(zero, {"ranges ends at 14", "N=13"});
 }

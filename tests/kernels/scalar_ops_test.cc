@@ -65,7 +65,8 @@ std::vector<OpCase> ScaledCases() {
   return cases;
 }
 
-std::vector<OpCase> ScalarCases() {
+// Means over tokens and over weights, and the updates that are prepared with the totals of the latter.
+std::vector<OpCase> MeanCases() {
   std::vector<OpCase> cases;
   for (const double valid : {0.0, 1.0, 3.0, 1e12}) {
     OpCase c{.name = "MeanFactor_" + std::to_string(static_cast<int64_t>(valid))};
@@ -84,6 +85,11 @@ std::vector<OpCase> ScalarCases() {
     prepare.op.As<PrepareUpdate>()->weight_total_1 = prepare.memory.Values(DType::kFloat64, {1}, {total});
     cases.push_back(std::move(prepare));
   }
+  return cases;
+}
+
+std::vector<OpCase> TotalsCases() {
+  std::vector<OpCase> cases;
   const std::vector<std::vector<double>> totals = {
       {2.5, 3, 7}, {kNaN, 3, 0}, {2.5, kInfinity, 0}, {-kInfinity, kNaN, 1}};
   for (size_t i = 0; i < totals.size(); ++i) {
@@ -100,6 +106,11 @@ std::vector<OpCase> ScalarCases() {
         .totals_3 = c.memory.Output(DType::kFloat64, {kTotalSize})};
     cases.push_back(std::move(c));
   }
+  return cases;
+}
+
+std::vector<OpCase> PrepareUpdateCases() {
+  std::vector<OpCase> cases;
   cases.push_back(PrepareUpdateCase("unclipped", 0, 5, {1, 1e6, 0}, 0));
   cases.push_back(PrepareUpdateCase("clipped", 1, 5, {1, 16, 0}, 1000));
   cases.push_back(PrepareUpdateCase("another_learning_rate", 1, 5, {1, 16, 0}, 3));
@@ -119,6 +130,11 @@ std::vector<OpCase> ScalarCases() {
     c.op.As<PrepareUpdate>()->previous_norm_1 = c.memory.Values(DType::kFloat64, {1}, {previous});
     cases.push_back(std::move(c));
   }
+  return cases;
+}
+
+std::vector<OpCase> RecordNormCases() {
+  std::vector<OpCase> cases;
   for (const auto& [name, valid, squared, flag] : {std::tuple("finite", 5, 16.0, 0),
                                                    {"infinite", 5, kInfinity, 0},
                                                    {"flagged", 5, 0.0, 1},
@@ -135,6 +151,14 @@ std::vector<OpCase> ScalarCases() {
                              .norm_1 = weightless.memory.Values(DType::kFloat64, {1}, {2.5}),
                              .weight_total_1 = weightless.memory.Values(DType::kFloat64, {1}, {0})};
   cases.push_back(std::move(weightless));
+  return cases;
+}
+
+std::vector<OpCase> ScalarCases() {
+  std::vector<OpCase> cases;
+  for (const auto& of : {MeanCases, TotalsCases, PrepareUpdateCases, RecordNormCases}) {
+    for (OpCase& c : of()) cases.push_back(std::move(c));
+  }
   return cases;
 }
 

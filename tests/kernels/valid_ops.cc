@@ -27,7 +27,7 @@ std::shared_ptr<const std::vector<ElementRange>> Ranges() {
 constexpr int64_t kB = 2, kS = 3, kT = kB * kS, kC = 10, kV = 11, kH = 4, kG = 2, kD = 8, kF = 7, kN = 13, kK = 5,
                   kP = 9;
 
-std::vector<Op> LayerOps() {
+std::vector<Op> EmbeddingOps() {
   return {
       EmbeddingForward{New(kI32, {kB, kS}), Act({kV, kC}), Act({kS + 1, kC}), Act({kT, kC}), New(kI32, {kB, kS})},
       EmbeddingForward{.tokens_BS = New(kI32, {kB, kS}),
@@ -36,6 +36,11 @@ std::vector<Op> LayerOps() {
                        .out_TC = Act({kT, kC}),
                        .begins_B = New(kI32, {kB})},
       EmbeddingBackward{New(kI32, {kB, kS}), Act({kT, kC}), Float({kV, kC}), Float({kS + 1, kC})},
+  };
+}
+
+std::vector<Op> MatMulOps() {
+  return {
       MatMul{Act({kT, kK}), Act({kK, kN}), Act({kN}), Act({kT, kN})},
       MatMul{.a = Act({kK, kT}),
              .b = Act({kN, kK}),
@@ -68,6 +73,11 @@ std::vector<Op> LayerOps() {
                      .transposed_scales = Float({2, 200}),
                      .scales = Float8Scales::kTiles},
       TransposeFloat8{New(DType::kFloat8E4M3, {kT, kN}), New(DType::kFloat8E4M3, {kN, kT})},
+  };
+}
+
+std::vector<Op> AttentionOps() {
+  return {
       Rope{.x_BSHD = Act({kB, kS, kH, kD}), .position_ids_BS = New(kI32, {kB, kS})},
       Rope{.x_BSHD = Act({kB, kS, kH, kD}), .begins_B = New(kI32, {kB})},
       AttentionForward{Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kH, kD}),
@@ -77,6 +87,11 @@ std::vector<Op> LayerOps() {
                         Act({kB, kS, kG, kD}), New(kI32, {kB, kS})},
       CachedAttention{Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kG, kD}), New(kI32, {kB}),
                       Act({kB, kS, kH, kD}), Act({kB, kG, kP, kD}), Act({kB, kG, kP, kD})},
+  };
+}
+
+std::vector<Op> ActivationAndLossOps() {
+  return {
       SwiGluForward{Act({kT, 2 * kF}), Act({kT, kF})},
       SwiGluBackward{Act({kT, 2 * kF}), Act({kT, kF}), Act({kT, 2 * kF}), Act({kT, kF})},
       GeluForward{Act({kT, kF}), Act({kT, kF})},
@@ -175,7 +190,8 @@ std::vector<Op> FlatOps() {
 
 std::vector<Op> ValidOps() {
   std::vector<Op> ops;
-  for (std::vector<Op> family : {LayerOps(), NormOps(), FlatOps()}) {
+  for (std::vector<Op> family :
+       {EmbeddingOps(), MatMulOps(), AttentionOps(), ActivationAndLossOps(), NormOps(), FlatOps()}) {
     for (Op& op : family) {
       int32_t symbol = 0;
       VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
