@@ -353,6 +353,44 @@ cublasStatus_t CheckAgainst(const LtQuery& query, const LtCall& call) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+// Checks what the library demands of a call.
+cublasStatus_t CheckCall(const LtCall& call) {
+  if (call.algorithm.data[kMagicWord] != kMagic) return Misuse("words that are no algorithm");
+  if (!ShapesFit(call.matmul, call.a, call.b, call.d)) return Misuse("shapes of no matmul");
+  if (!TypesAreSupported(call.matmul, call.a, call.b, call.c, call.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!Aligned(call.a_data, ElementBytes(call.a)) || !Aligned(call.b_data, ElementBytes(call.b)) ||
+      !Aligned(call.c_data, ElementBytes(call.c)) || !Aligned(call.d_data, ElementBytes(call.d)) ||
+      (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && !Aligned(call.matmul.bias, ElementBytes(call.d)))) {
+    return Misuse("an operand between elements");
+  }
+  if (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && call.matmul.bias == nullptr) return Misuse("no bias");
+  if (!ScalesAreSet(call.matmul, call.a)) return Misuse("scales without an address, or of no fp8 operands");
+  if (call.beta != 0 && (call.c_data != call.d_data || !(call.c == call.d))) return Misuse("C is not D");
+  if (call.matmul.a_scale_mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F &&
+      (!Aligned(call.matmul.a_scale, 16) || !Aligned(call.matmul.b_scale, 16))) {
+    return Misuse("scales that are not aligned");
+  }
+  if (call.workspace_bytes < call.algorithm.data[kWorkspaceWord]) return Misuse("too little workspace");
+  if (call.workspace_bytes > 0 && !Aligned(call.workspace, 256)) return Misuse("workspace that is not aligned");
+  if (call.algorithm.data[kQueryWord] != kNoQuery) {
+    return CheckAgainst(library->queries[call.algorithm.data[kQueryWord]], call);
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// Returns a call with the addresses at which the host reads what the GPU would read.
+LtCall OnHost(LtCall call) {
+  call.a_data = cuda_on_host::HostViewOf(call.a_data);
+  call.b_data = cuda_on_host::HostViewOf(call.b_data);
+  call.c_data = cuda_on_host::HostViewOf(call.c_data);
+  call.d_data = cuda_on_host::HostViewOf(call.d_data);
+  call.matmul.bias = cuda_on_host::HostViewOf(call.matmul.bias);
+  call.matmul.a_scale = cuda_on_host::HostViewOf(call.matmul.a_scale);
+  call.matmul.b_scale = cuda_on_host::HostViewOf(call.matmul.b_scale);
+  call.workspace = cuda_on_host::HostViewOf(call.workspace);
+  return call;
+}
+
 cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, const void* alpha, const void* a_data,
                       cublasLtMatrixLayout_t a, const void* b_data, cublasLtMatrixLayout_t b, const void* beta,
                       const void* c_data, cublasLtMatrixLayout_t c, void* d_data, cublasLtMatrixLayout_t d,
@@ -375,38 +413,10 @@ cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, cons
                  .workspace = workspace,
                  .workspace_bytes = workspace_bytes};
   library->calls.push_back(call);
-  if (algorithm->data[kMagicWord] != kMagic) return Misuse("words that are no algorithm");
-  if (!ShapesFit(call.matmul, call.a, call.b, call.d)) return Misuse("shapes of no matmul");
-  if (!TypesAreSupported(call.matmul, call.a, call.b, call.c, call.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (!Aligned(a_data, ElementBytes(call.a)) || !Aligned(b_data, ElementBytes(call.b)) ||
-      !Aligned(c_data, ElementBytes(call.c)) || !Aligned(d_data, ElementBytes(call.d)) ||
-      (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && !Aligned(call.matmul.bias, ElementBytes(call.d)))) {
-    return Misuse("an operand between elements");
-  }
-  if (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && call.matmul.bias == nullptr) return Misuse("no bias");
-  if (!ScalesAreSet(call.matmul, call.a)) return Misuse("scales without an address, or of no fp8 operands");
-  if (call.beta != 0 && (c_data != d_data || !(call.c == call.d))) return Misuse("C is not D");
-  if (call.matmul.a_scale_mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F &&
-      (!Aligned(call.matmul.a_scale, 16) || !Aligned(call.matmul.b_scale, 16))) {
-    return Misuse("scales that are not aligned");
-  }
-  if (workspace_bytes < algorithm->data[kWorkspaceWord]) return Misuse("too little workspace");
-  if (workspace_bytes > 0 && !Aligned(workspace, 256)) return Misuse("workspace that is not aligned");
-  if (algorithm->data[kQueryWord] != kNoQuery) {
-    const cublasStatus_t fits = CheckAgainst(library->queries[algorithm->data[kQueryWord]], call);
-    if (fits != CUBLAS_STATUS_SUCCESS) return fits;
-  }
+  if (const cublasStatus_t checked = CheckCall(call); checked != CUBLAS_STATUS_SUCCESS) return checked;
   const bool is_first = library->launched.insert({algorithm->data[kQueryWord], algorithm->data[kNameWord]}).second;
   if (is_first && library->load_module && !library->load_module().ok()) return CUBLAS_STATUS_INTERNAL_ERROR;
-  LtCall seen = call;
-  seen.a_data = cuda_on_host::HostViewOf(call.a_data);
-  seen.b_data = cuda_on_host::HostViewOf(call.b_data);
-  seen.c_data = cuda_on_host::HostViewOf(call.c_data);
-  seen.d_data = cuda_on_host::HostViewOf(call.d_data);
-  seen.matmul.bias = cuda_on_host::HostViewOf(call.matmul.bias);
-  seen.matmul.a_scale = cuda_on_host::HostViewOf(call.matmul.a_scale);
-  seen.matmul.b_scale = cuda_on_host::HostViewOf(call.matmul.b_scale);
-  seen.workspace = cuda_on_host::HostViewOf(call.workspace);
+  const LtCall seen = OnHost(call);
   auto* host_stream = static_cast<cuda_on_host::Stream*>(static_cast<void*>(stream));
   if (host_stream == nullptr || !host_stream->submit) {
     Compute(seen);
