@@ -283,6 +283,77 @@ class Caller {
   }
   static int32_t OnToken(void*, int32_t) { return 0; }
 
+  void ParseJob() {
+    const bool own = bytes_.OneIn(3);
+    const std::string job = own ? kJob : std::string(kJob) + kModel;
+    const char* const override = bytes_.OneIn(4) ? "sharding.ranks=2" : "optimizer.kind=9";
+    shale_job parsed = 0;
+    Keep(shale_job_parse(job.c_str(), nullptr, &override, bytes_.OneIn(4), own ? SHALE_MODEL_FROM_PROGRAM : 0, &parsed,
+                         Error()),
+         parsed);
+  }
+  void CreatePlan(uint64_t job) {
+    const bool own = bytes_.OneIn(2);
+    const shale_model model = own ? Model() : shale_model{};
+    shale_plan plan = 0;
+    Keep(shale_plan_create(job, own ? &model : nullptr, &plan, Error()), plan);
+  }
+  void SummarizePlan(uint64_t plan) {
+    shale_plan_summary summary = {Size(sizeof(shale_plan_summary))};
+    Expect(shale_plan_get_summary(plan, bytes_.OneIn(8) ? nullptr : &summary, Error()));
+  }
+  void Step(uint64_t trainer) {
+    shale_step_report report = {Size(sizeof(shale_step_report))};
+    token_shift_ = bytes_.OneIn(16) ? static_cast<int32_t>(bytes_.Number()) : 0;
+    read_code_ = bytes_.OneIn(16) ? static_cast<shale_code>(bytes_.Number()) : SHALE_OK;
+    Expect(shale_trainer_step(trainer, bytes_.OneIn(4) ? nullptr : &report, Error()));
+  }
+  void Evaluate(uint64_t trainer) {
+    shale_evaluation_report report = SHALE_INIT(shale_evaluation_report);
+    Expect(shale_trainer_evaluate(trainer, bytes_.Number(), &report, Error()));
+  }
+  void DescribeParameter(uint64_t trainer) {
+    shale_parameter parameter = SHALE_INIT(shale_parameter);
+    Expect(shale_trainer_get_parameter(trainer, bytes_.Number(), &parameter, Error()));
+  }
+  void ReadParameterWriteState(uint64_t trainer) {
+    const int64_t begin = bytes_.Number(), count = std::min(bytes_.Number(), kRoom);
+    Expect(shale_trainer_read_parameter(trainer, Name(), begin, values_, count, Error()));
+    Expect(shale_trainer_write_optimizer_state(trainer, Name(), Name(), begin, values_, count, Error()));
+  }
+  void WriteParameterReadState(uint64_t trainer) {
+    const int64_t begin = bytes_.Number(), count = std::min(bytes_.Number(), kRoom);
+    Expect(shale_trainer_write_parameter(trainer, Name(), begin, values_, count, Error()));
+    Expect(shale_trainer_read_optimizer_state(trainer, Name(), Name(), begin, values_, count, Error()));
+  }
+  void SetRateAddMetric(uint64_t trainer) {
+    const double rate = static_cast<double>(bytes_.Number()) / 16;
+    Expect(shale_trainer_set_learning_rate(trainer, bytes_.OneIn(4) ? nullptr : &rate, Error()));
+    Expect(shale_trainer_add_metric(trainer, Name(), rate, Error()));
+  }
+  void SetData(uint64_t trainer) {
+    const shale_data data = Data();
+    Expect(shale_trainer_set_data(trainer, &data, Error()));
+  }
+  void Generate(uint64_t trainer) {
+    shale_sampling sampling = {Size(sizeof(shale_sampling)), static_cast<double>(bytes_.Number()), bytes_.Number()};
+    for (int32_t& token : tokens_) token = static_cast<int32_t>(bytes_.Number());
+    Expect(shale_trainer_generate(trainer, tokens_, bytes_.Below(kRoom), std::min<int64_t>(bytes_.Number(), 4),
+                                  bytes_.OneIn(4) ? nullptr : &sampling, OnToken, this, Error()));
+  }
+  void ReadState(uint64_t trainer, char* text, size_t capacity) {
+    size_t needed = 0;
+    Expect(shale_trainer_request_stop(trainer, Error()));
+    Expect(shale_trainer_optimizer_states(trainer, text, capacity, &needed, Error()));
+    shale_trainer_state state = {Size(sizeof(shale_trainer_state))};
+    Expect(shale_trainer_get_state(trainer, &state, Error()));
+  }
+  void FreeTrainer(uint64_t trainer) {
+    const shale_code code = shale_trainer_free(trainer, Error());
+    Expect(code);
+    if (code == SHALE_OK && trainer != 0) --trainers_;
+  }
+
   void Call() {
     size_t needed = 0;
     const uint64_t handle = Handle();
@@ -290,30 +361,11 @@ class Caller {
     const size_t capacity = static_cast<size_t>(bytes_.Next());
     switch (bytes_.Below(30)) {
       case 0:
-      case 1: {
-        const bool own = bytes_.OneIn(3);
-        const std::string job = own ? kJob : std::string(kJob) + kModel;
-        const char* const override = bytes_.OneIn(4) ? "sharding.ranks=2" : "optimizer.kind=9";
-        shale_job parsed = 0;
-        Keep(shale_job_parse(job.c_str(), nullptr, &override, bytes_.OneIn(4), own ? SHALE_MODEL_FROM_PROGRAM : 0,
-                             &parsed, Error()),
-             parsed);
-        break;
-      }
+      case 1: ParseJob(); break;
       case 2: Expect(shale_job_text(handle, text, capacity, &needed, Error())); break;
       case 3: Expect(shale_job_free(handle, Error())); break;
-      case 4: {
-        const bool own = bytes_.OneIn(2);
-        const shale_model model = own ? Model() : shale_model{};
-        shale_plan plan = 0;
-        Keep(shale_plan_create(handle, own ? &model : nullptr, &plan, Error()), plan);
-        break;
-      }
-      case 5: {
-        shale_plan_summary summary = {Size(sizeof(shale_plan_summary))};
-        Expect(shale_plan_get_summary(handle, bytes_.OneIn(8) ? nullptr : &summary, Error()));
-        break;
-      }
+      case 4: CreatePlan(handle); break;
+      case 5: SummarizePlan(handle); break;
       case 6:
         Expect(shale_plan_text(handle, static_cast<int32_t>(bytes_.Number()), text, capacity, &needed, Error()));
         break;
@@ -322,68 +374,18 @@ class Caller {
       case 9:
       case 10: CreateTrainer(); break;
       case 11:
-      case 12: {
-        shale_step_report report = {Size(sizeof(shale_step_report))};
-        token_shift_ = bytes_.OneIn(16) ? static_cast<int32_t>(bytes_.Number()) : 0;
-        read_code_ = bytes_.OneIn(16) ? static_cast<shale_code>(bytes_.Number()) : SHALE_OK;
-        Expect(shale_trainer_step(handle, bytes_.OneIn(4) ? nullptr : &report, Error()));
-        break;
-      }
+      case 12: Step(handle); break;
       case 13: Expect(shale_trainer_run(handle, bytes_.OneIn(2) ? OnStep : nullptr, this, Error())); break;
-      case 14: {
-        shale_evaluation_report report = SHALE_INIT(shale_evaluation_report);
-        Expect(shale_trainer_evaluate(handle, bytes_.Number(), &report, Error()));
-        break;
-      }
+      case 14: Evaluate(handle); break;
       case 15: Expect(shale_trainer_save(handle, text, capacity, &needed, Error())); break;
-      case 16: {
-        shale_parameter parameter = SHALE_INIT(shale_parameter);
-        Expect(shale_trainer_get_parameter(handle, bytes_.Number(), &parameter, Error()));
-        break;
-      }
-      case 17: {
-        const int64_t begin = bytes_.Number(), count = std::min(bytes_.Number(), kRoom);
-        Expect(shale_trainer_read_parameter(handle, Name(), begin, values_, count, Error()));
-        Expect(shale_trainer_write_optimizer_state(handle, Name(), Name(), begin, values_, count, Error()));
-        break;
-      }
-      case 18: {
-        const int64_t begin = bytes_.Number(), count = std::min(bytes_.Number(), kRoom);
-        Expect(shale_trainer_write_parameter(handle, Name(), begin, values_, count, Error()));
-        Expect(shale_trainer_read_optimizer_state(handle, Name(), Name(), begin, values_, count, Error()));
-        break;
-      }
-      case 19: {
-        const double rate = static_cast<double>(bytes_.Number()) / 16;
-        Expect(shale_trainer_set_learning_rate(handle, bytes_.OneIn(4) ? nullptr : &rate, Error()));
-        Expect(shale_trainer_add_metric(handle, Name(), rate, Error()));
-        break;
-      }
-      case 20: {
-        const shale_data data = Data();
-        Expect(shale_trainer_set_data(handle, &data, Error()));
-        break;
-      }
-      case 21: {
-        shale_sampling sampling = {Size(sizeof(shale_sampling)), static_cast<double>(bytes_.Number()), bytes_.Number()};
-        for (int32_t& token : tokens_) token = static_cast<int32_t>(bytes_.Number());
-        Expect(shale_trainer_generate(handle, tokens_, bytes_.Below(kRoom), std::min<int64_t>(bytes_.Number(), 4),
-                                      bytes_.OneIn(4) ? nullptr : &sampling, OnToken, this, Error()));
-        break;
-      }
-      case 22: {
-        Expect(shale_trainer_request_stop(handle, Error()));
-        Expect(shale_trainer_optimizer_states(handle, text, capacity, &needed, Error()));
-        shale_trainer_state state = {Size(sizeof(shale_trainer_state))};
-        Expect(shale_trainer_get_state(handle, &state, Error()));
-        break;
-      }
-      case 23: {
-        const shale_code code = shale_trainer_free(handle, Error());
-        Expect(code);
-        if (code == SHALE_OK && handle != 0) --trainers_;
-        break;
-      }
+      case 16: DescribeParameter(handle); break;
+      case 17: ReadParameterWriteState(handle); break;
+      case 18: WriteParameterReadState(handle); break;
+      case 19: SetRateAddMetric(handle); break;
+      case 20: SetData(handle); break;
+      case 21: Generate(handle); break;
+      case 22: ReadState(handle, text, capacity); break;
+      case 23: FreeTrainer(handle); break;
       case 24:
       case 25: Admit(handle); break;
       case 26: ReadAdmission(handle, text, capacity); break;

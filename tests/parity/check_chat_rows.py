@@ -167,7 +167,7 @@ def expected(row, template, tokenizer):
     return found
 
 
-def main():
+def _parse_flags():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--test", help="the test program")
     parser.add_argument("--golden", action="store_true", help="write the golden of the test")
@@ -178,22 +178,37 @@ def main():
     flags = parser.parse_args()
     if flags.golden == bool(flags.test):
         parser.error("give one of --test and --golden")
-    utils.datetime = _Clock
+    if flags.templates:
+        flags.rows = flags.templates
+    return flags
+
+
+def _templates(flags):
+    """Returns the templates by their names: those of the folders, or random ones."""
+    if flags.templates:
+        return {f"random_{flags.seed + i}": make_template(flags.seed + i) for i in range(flags.templates)}
     templates = {}
     for folder in ("chat_templates", "row_templates"):
         for file in sorted(os.listdir(os.path.join(_HERE, folder))):
             with open(os.path.join(_HERE, folder, file), encoding="utf-8", newline="") as opened:
                 templates[file.split(".")[0]] = opened.read()
+    return templates
+
+
+def _tokenizers():
     tokenizers = {}
     for name, (bos, eos) in _TOKENIZERS.items():
         made = Tokenizer.from_file(os.path.join(_GOLDEN, name, "tokenizer.json"))
         tokenizers[name] = PreTrainedTokenizerFast(tokenizer_object=made, bos_token=bos, eos_token=eos)
-    if flags.templates:
-        templates = {f"random_{flags.seed + i}": make_template(flags.seed + i) for i in range(flags.templates)}
-        flags.rows = flags.templates
+    return tokenizers
+
+
+def _make_cases(flags, templates, tokenizers):
+    """Returns the texts of rows, and what transformers makes of them. Of a golden, every tenth row has one template."""
     rows, cases = [], []
     names, of = sorted(templates), sorted(tokenizers)
-    for i in range(0, flags.rows, 10 if flags.golden else 1):
+    step = 10 if flags.golden else 1
+    for i in range(0, flags.rows, step):
         row = make_row(flags.seed + i)
         rows.append(json.dumps(row, ensure_ascii=i % 2 == 0))
         chosen = names
@@ -202,16 +217,29 @@ def main():
         elif flags.templates:
             chosen = [f"random_{flags.seed + i}"]
         for j, name in enumerate(chosen):
-            tokenizer = of[(i // (10 if flags.golden else 1) + j) % len(of)]
+            tokenizer = of[(i // step + j) % len(of)]
             cases.append({"row": len(rows) - 1, "template": name, "tokenizer": tokenizer,
                           **expected(row, templates[name], tokenizers[tokenizer])})
+    return rows, cases
+
+
+def _add_random_templates(rows, cases, templates, tokenizer):
+    """Adds random templates, as far as transformers takes them, with a case each."""
+    for i in range(_RANDOM):
+        template, row = make_template(i), len(rows) * i // _RANDOM
+        found = expected(json.loads(rows[row]), template, tokenizer)
+        if "text" in found:
+            templates[f"random_{i}"] = template
+            cases.append({"row": row, "template": f"random_{i}", "tokenizer": "qwen2", **found})
+
+
+def main():
+    flags = _parse_flags()
+    utils.datetime = _Clock
+    templates, tokenizers = _templates(flags), _tokenizers()
+    rows, cases = _make_cases(flags, templates, tokenizers)
     if flags.golden:
-        for i in range(_RANDOM):
-            template, row = make_template(i), len(rows) * i // _RANDOM
-            found = expected(json.loads(rows[row]), template, tokenizers["qwen2"])
-            if "text" in found:
-                templates[f"random_{i}"] = template
-                cases.append({"row": row, "template": f"random_{i}", "tokenizer": "qwen2", **found})
+        _add_random_templates(rows, cases, templates, tokenizers["qwen2"])
     used = {case["template"] for case in cases}
     golden = {"date": str(_DAY.date()), "templates": {name: templates[name] for name in sorted(used)},
               "tokens": {name: {"bos_token": bos, "eos_token": eos} for name, (bos, eos) in _TOKENIZERS.items()},

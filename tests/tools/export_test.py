@@ -43,6 +43,14 @@ def read_safetensors(folder, prefix="model"):
     return tensors
 
 
+def flip_last_bit(path):
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+
+
 class ExportTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
@@ -130,12 +138,7 @@ class ExportTest(unittest.TestCase):
 
         # The checkpoints leave the base out. Another one in its place is refused; a copy elsewhere is as good.
         shutil.copytree(self.path("model"), self.path("copy"))
-        shard = self.path("model/model-00002-of-00003.safetensors")
-        with open(shard, "r+b") as file:
-            file.seek(-1, os.SEEK_END)
-            last = file.read(1)[0]
-            file.seek(-1, os.SEEK_END)
-            file.write(bytes([last ^ 1]))
+        flip_last_bit(self.path("model/model-00002-of-00003.safetensors"))
         for tool, arguments in ((_EXPORT, ["--run=runs/tuned", "--out=changed"]),
                                 (_EXPORT, ["--run=runs/tuned", "--out=changed", "--plain"]),
                                 (_TRAIN, ["--job=job.textproto", adapter + "}", "--resume=latest"])):
