@@ -51,6 +51,24 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads) StoreInCacheKernel(Heads<T> k, Heads<T> v, G
   }
 }
 
+// The softmax over the keys that a warp has taken so far, and of their weighted sum of values the elements that the
+// calling lane owns.
+template <int kElements>
+struct RunningResult {
+  RunningSoftmax softmax;
+  float at[kElements] = {};
+
+  // Takes another key, by its score and the lane's elements of its value.
+  SHALE_DEVICE void Take(float score, const float (&value)[kElements]) {
+    const float largest = fmaxf(softmax.largest, score), shift = ShiftOf(largest);
+    const float correction = expf(softmax.largest - shift), p = expf(score - shift);
+    softmax.largest = largest;
+    softmax.sum = fmaf(softmax.sum, correction, p);
+    SHALE_UNROLL
+    for (int i = 0; i < kElements; ++i) at[i] = fmaf(p, value[i], at[i] * correction);
+  }
+};
+
 // kElements: those of a row that a lane owns, lane + 32 i.
 template <class T, int kElements>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
@@ -65,12 +83,12 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
   const int64_t position = BeginOf(begins, b) + s;
   const int64_t sees = window > 0 ? window : keys.rows, first = position >= sees ? position - sees + 1 : 0;
 
-  float query[kElements], result[kElements], largest = -kInfinity, sum = 0;
+  RunningResult<kElements> result;
+  float query[kElements];
   SHALE_UNROLL
   for (int i = 0; i < kElements; ++i) {
     const int d = lane + kWarpThreads * i;
     query[i] = d < width ? Widen(q.at.Load(q.Begin(b, s, h) + d)) * scale : 0.0f;
-    result[i] = 0;
   }
   for (int64_t key = first + warp; key <= position; key += kWarps) {
     const int64_t k = keys.Begin(b, g, key), v = values.Begin(b, g, key);
@@ -84,21 +102,16 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
     SHALE_UNROLL
     for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) score += __shfl_xor_sync(kAllLanes, score, lanes);
     if (cap > 0) score = cap * tanhf(score / cap);
-    const float now_largest = fmaxf(largest, score), shift = ShiftOf(now_largest);
-    const float correction = expf(largest - shift), p = expf(score - shift);
-    largest = now_largest;
-    sum = fmaf(sum, correction, p);
-    SHALE_UNROLL
-    for (int i = 0; i < kElements; ++i) result[i] = fmaf(p, value[i], result[i] * correction);
+    result.Take(score, value);
   }
 
   if (lane == 0) {
-    warp_largest.Store(warp, largest);
-    warp_sum.Store(warp, sum);
+    warp_largest.Store(warp, result.softmax.largest);
+    warp_sum.Store(warp, result.softmax.sum);
   }
   SHALE_UNROLL
   for (int i = 0; i < kElements; ++i) {
-    warp_result.Store((warp * kElements + i) * kWarpThreads + lane, result[i]);
+    warp_result.Store((warp * kElements + i) * kWarpThreads + lane, result.at[i]);
   }
   __syncthreads();
   float of_all = -kInfinity, total = 0;

@@ -38,12 +38,6 @@ constexpr int kKeptPacks = 18;  // Packs that a thread of an H200 keeps.
 
 SHALE_DEVICE float ExpOf(float x) { return Exp2(x * kLog2E); }
 
-// The largest of the logits so far, ignoring NaNs, and the sum of e^(x - largest), which any NaN turns into NaN.
-struct Running {
-  float largest = -kInfinity;
-  float sum = 0;
-};
-
 // What the loss takes in the place of a logit.
 struct Uncapped {
   explicit Uncapped(float cap) {}
@@ -58,9 +52,10 @@ struct Capped {
   SHALE_DEVICE float Slope(float x) const { return fmaf(-x / cap, x / cap, 1.0f); }
 };
 
-// Takes one pack at a time, so that few elements are in fp32 registers at once.
+// Takes one pack at a time, so that few elements are in fp32 registers at once. The largest logit ignores NaNs, and any
+// NaN turns the sum into NaN.
 template <class Cap, class T, int N>
-SHALE_DEVICE void Take(const Cap& cap, const Pack<T, N>& pack, Running& running) {
+SHALE_DEVICE void Take(const Cap& cap, const Pack<T, N>& pack, RunningSoftmax& running) {
   float largest = running.largest;
   SHALE_UNROLL for (int i = 0; i < N; ++i) largest = fmaxf(largest, cap.Of(Widen(pack.at[i])));
   const float shift = ShiftOf(largest);
@@ -149,10 +144,10 @@ struct Kept {
 
 // Reads the calling thread's part of a row and keeps of it what `kept` says.
 template <bool kAligned, class T, int kThreads, class Cap>
-SHALE_DEVICE Running ReadRow(const Row<kPackOf<T>, kThreads>& row, const Global<T>& logits_TV, const Cap& cap,
-                             const Shared<T>& chip, Kept<T, kAligned, kThreads, Cap>& kept) {
+SHALE_DEVICE RunningSoftmax ReadRow(const Row<kPackOf<T>, kThreads>& row, const Global<T>& logits_TV, const Cap& cap,
+                                    const Shared<T>& chip, Kept<T, kAligned, kThreads, Cap>& kept) {
   constexpr int N = kPackOf<T>, kInRegisters = kRegisterPacks<kAligned, Cap>;
-  Running running;
+  RunningSoftmax running;
   const auto load = [&](int k) { return LoadPack<kAligned, N>(logits_TV, row.begin + row.At(k)); };
   const auto keep = [&](int k, const Pack<T, N>& pack) {
     if (k < kept.kept) chip.Store(kept.Slot(k), pack);
@@ -219,33 +214,39 @@ SHALE_DEVICE void WriteGradient(const Row<kPackOf<T>, kThreads>& row, const Glob
   }
 }
 
+// Overwrites the calling thread's part of a row that has no gradient.
+template <bool kAligned, class T, int kThreads>
+SHALE_DEVICE void WriteZeros(const Row<kPackOf<T>, kThreads>& row, const Global<T>& logits_TV) {
+  constexpr int N = kPackOf<T>;
+  Pack<T, N> zeros;
+  for (int k = 0; k < N; ++k) zeros.at[k] = Narrow<T>(0.0f);
+  for (int k = 0, owned = row.Owned(); k < owned; ++k) {
+    StorePack<kAligned, N>(logits_TV, row.begin + row.At(k), zeros);
+  }
+  if (row.HasEdge()) logits_TV.Store(row.begin + row.Edge(), zeros.at[0]);
+}
+
 template <class T, bool kAligned, int kThreads, class Cap>
 SHALE_KERNEL SHALE_BOUNDS(kThreads, 1024 / kThreads)
     CrossEntropyKernel(Global<T> logits_TV, Global<int> targets_T, int64_t target_stride, Global<float> weights_T,
                        int64_t weight_stride, Global<float> scale_1, Global<float> loss_T, int64_t V, bool gradient,
                        int kept_packs, Cap cap) {
-  constexpr int N = kPackOf<T>, kWarps = kThreads / kWarpThreads;
+  constexpr int kWarps = kThreads / kWarpThreads;
   static_assert(kWarps <= kWarpThreads);
   const int64_t t = blockIdx.x;
-  const Row<N, kThreads> row(t, V);
+  const Row<kPackOf<T>, kThreads> row(t, V);
   const int target = targets_T.Load(t * target_stride);
   const float weight = weights_T.present() ? weights_T.Load(t * weight_stride) : 1.0f;
   if (target < 0 || weight == 0) {
     if (threadIdx.x == 0) loss_T.Store(t, 0.0f);
-    if (!gradient) return;
-    Pack<T, N> zeros;
-    for (int k = 0; k < N; ++k) zeros.at[k] = Narrow<T>(0.0f);
-    for (int k = 0, owned = row.Owned(); k < owned; ++k) {
-      StorePack<kAligned, N>(logits_TV, row.begin + row.At(k), zeros);
-    }
-    if (row.HasEdge()) logits_TV.Store(row.begin + row.Edge(), zeros.at[0]);
+    if (gradient) WriteZeros<kAligned>(row, logits_TV);
     return;
   }
 
   SHALE_DYNAMIC_SHARED(T, chip);
   Kept<T, kAligned, kThreads, Cap> kept;
   kept.kept = gradient ? kept_packs : 0;
-  const Running running = ReadRow<kAligned>(row, logits_TV, cap, chip, kept);
+  const RunningSoftmax running = ReadRow<kAligned>(row, logits_TV, cap, chip, kept);
 
   SHALE_SHARED_ARRAY(float, largest_of_warp, kWarps);
   SHALE_SHARED_ARRAY(double, sum_of_warp, kWarps);

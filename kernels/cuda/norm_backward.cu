@@ -89,11 +89,43 @@ SHALE_DEVICE void ToInputGradient(Tile& d_y, const Tile& x, const Tile& w, float
   });
 }
 
+// The column sums of the elements that a thread owns.
+template <class Tile, int kSums>
+using OwnedSums = float[kSums][Tile::kPacksPerThread * Tile::kPack];
+
+// Adds the column sums of the teams, in the order of teams, and stores them as those of the block's chunk.
+template <class Tile, int kSums>
+SHALE_DEVICE void StoreColumns(const OwnedSums<Tile, kSums>& columns, int64_t C, const Partials& partials) {
+  constexpr int kPack = Tile::kPack, kOwned = Tile::kPacksPerThread * kPack;
+  constexpr int kTeam = Tile::kTeamThreads;
+  SHALE_SHARED_ARRAY(float, of_team, Tile::kTeams > 1 ? Tile::kTeams * kOwned * kTeam : 1);
+  const int member = static_cast<int>(threadIdx.x), team = static_cast<int>(threadIdx.y);
+  SHALE_UNROLL
+  for (int k = 0; k < kSums; ++k) {
+    const int64_t out = partials.Begin(k, blockIdx.x);
+    if constexpr (Tile::kTeams > 1) {
+      if (k > 0) __syncthreads();
+      SHALE_UNROLL
+      for (int e = 0; e < kOwned; ++e) of_team.Store((team * kOwned + e) * kTeam + member, columns[k][e]);
+      __syncthreads();
+      for (int e = team; e < kOwned; e += Tile::kTeams) {
+        const int64_t c = Tile::Column(0, e / kPack) + e % kPack;
+        float total = 0;
+        for (int t = 0; t < Tile::kTeams; ++t) total += of_team.Load((t * kOwned + e) * kTeam + member);
+        if (c < C) partials.at.Store(out + c, total);
+      }
+    } else {
+      ForEachElement<Tile>([&](int p, int i) {
+        if (Tile::Column(0, p) + i < C) partials.at.Store(out + Tile::Column(0, p) + i, columns[k][p * kPack + i]);
+      });
+    }
+  }
+}
+
 template <class Tile, bool kCentered, class T = typename Tile::Element>
 SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, Tile::kRowTeam.backward_blocks)
     NormBackwardKernel(Operands<T, kCentered> op, Partials partials, int64_t rows_per_chunk) {
   constexpr int kPack = Tile::kPack, kSums = kCentered ? 2 : 1;
-  constexpr int kOwned = Tile::kPacksPerThread * kPack;
   const int64_t C = op.C, begin = blockIdx.x * rows_per_chunk;
   const int64_t end_row = begin + rows_per_chunk < op.R ? begin + rows_per_chunk : op.R;
   const bool add = op.d_residual.at.present();
@@ -108,7 +140,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, Tile::kRowTeam.backward_blocks)
   if constexpr (kAhead<Tile, kCentered>) load(begin + threadIdx.y, next);
   Tile w;
   if constexpr (kKeepsWeight<Tile, kCentered>) w.Load(op.weight, 0, 0, C);
-  float columns[kSums][kOwned] = {};  // Column sums of d_weight and d_bias.
+  OwnedSums<Tile, kSums> columns = {};  // Those of d_weight and d_bias.
   int turn = 0;
   for (int64_t first = begin; first < end_row; first += Tile::kTeams, turn ^= 1) {
     const int64_t row = first + threadIdx.y, end = row < end_row ? C : 0;
@@ -135,31 +167,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, Tile::kRowTeam.backward_blocks)
     ToInputGradient<kCentered>(now.d_y, now.x, w, op.weight_offset, now.statistics, means, add, now.residual);
     now.d_y.Store(op.d_x.at, op.d_x.Begin(row), 0, end);
   }
-
-  // Adds the column sums of the teams in the order of teams.
-  constexpr int kTeam = Tile::kTeamThreads;
-  SHALE_SHARED_ARRAY(float, of_team, Tile::kTeams > 1 ? Tile::kTeams * kOwned * kTeam : 1);
-  const int member = static_cast<int>(threadIdx.x), team = static_cast<int>(threadIdx.y);
-  SHALE_UNROLL
-  for (int k = 0; k < kSums; ++k) {
-    const int64_t out = partials.Begin(k, blockIdx.x);
-    if constexpr (Tile::kTeams > 1) {
-      if (k > 0) __syncthreads();
-      SHALE_UNROLL
-      for (int e = 0; e < kOwned; ++e) of_team.Store((team * kOwned + e) * kTeam + member, columns[k][e]);
-      __syncthreads();
-      for (int e = team; e < kOwned; e += Tile::kTeams) {
-        const int64_t c = Tile::Column(0, e / kPack) + e % kPack;
-        float total = 0;
-        for (int t = 0; t < Tile::kTeams; ++t) total += of_team.Load((t * kOwned + e) * kTeam + member);
-        if (c < C) partials.at.Store(out + c, total);
-      }
-    } else {
-      ForEachElement<Tile>([&](int p, int i) {
-        if (Tile::Column(0, p) + i < C) partials.at.Store(out + Tile::Column(0, p) + i, columns[k][p * kPack + i]);
-      });
-    }
-  }
+  StoreColumns<Tile, kSums>(columns, C, partials);
 }
 
 // Computes d_x of rows wider than a tile.

@@ -15,4 +15,11 @@ inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 // that e^(-infinity - 0) is 0 rather than NaN.
 SHALE_DEVICE float ShiftOf(float largest) { return largest == -kInfinity ? 0.0f : largest; }
 
+// The largest of a row's exponents so far, and the sum of the powers whose exponents the calling thread owns, each
+// divided by the power of the largest.
+struct RunningSoftmax {
+  float largest = -kInfinity;
+  float sum = 0;
+};
+
 }  // namespace shale::cuda
