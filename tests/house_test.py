@@ -5,6 +5,7 @@ and what the tests of daily work take.
 Reads the sources of the checkout that this file lies in, so that Bazel must not cache its result.
 """
 
+import ast
 import collections
 import io
 import os
@@ -30,6 +31,7 @@ _SOURCES = (".h", ".cc", ".cu", ".cuh")
 _TOPS = ("engine", "kernels", "sharding")  # The folders whose packages have an entry in _MAY_INCLUDE.
 _OTHER_FILES = ("BUILD", ".bzl", ".md", ".txt")  # What these folders hold besides sources.
 _COLUMNS = 120
+_FUNCTION_LINES = 60
 # A file of this repository, by its path from the root; placeholders such as tests/TARGET.txt have capital letters.
 _NAMED_FILE = (r"(?<![\w/.@-])(?:engine|kernels|sharding|proto|tests|tools)/[a-z0-9_/.-]*(?<!\.pb)"
                r"\.(?:h|cc|cuh?|py|md|proto)\b(?![/-])")
@@ -185,6 +187,42 @@ def flat_continuations(text):
         elif token.type == tokenize.OP and token.string in ")]}":
             open_brackets.pop()
     return flat
+
+
+def function_lengths(text):
+    """Returns the functions of a C++ source that clang-format has formatted, as pairs: the line where the signature
+    begins, and how many lines there are from there to the closing brace. A lambda in a function is part of it."""
+    # Comments, literals and lines of the preprocessor may hold braces. Blanks of the same length take their places.
+    skipped = (r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\''
+               r"|^[ \t]*#(?:\\\n|[^\n])*")
+    text = re.sub(skipped, lambda found: re.sub(r"[^\n]", " ", found[0]), text, flags=re.S | re.M)
+    functions, braces, head = [], [], 0  # Of a brace that opens a function, `braces` has the place of its signature.
+    for mark in re.finditer("[{};]", text):
+        opened = None
+        if mark[0] == "{":
+            signature = re.sub(r"^\s*(?:(?:public|private|protected):\s*)?", "", text[head:mark.start()])
+            declared = re.sub(r"^(?:template <.*?>\s*\n)*\s*", "", signature, flags=re.S)
+            opened = "part"  # Of a function, an initializer or an enum.
+            if set(braces) <= {"scope"}:
+                if re.match(r"(?:inline )?(?:namespace|class|struct|union|extern\s*$)", declared):
+                    opened = "scope"
+                elif re.search(r"\)(?:.*[^=])?\s$", declared, re.S) and declared.count("(") == declared.count(")"):
+                    opened = mark.start() - len(signature)
+            braces.append(opened)
+        elif mark[0] == "}":
+            opened = braces.pop()
+            if isinstance(opened, int):
+                lines = text.count("\n", opened, mark.start()) + 1
+                functions.append((text.count("\n", 0, opened) + 1, lines))
+        if set(braces) <= {"scope"} and opened != "part":
+            head = mark.end()
+    return functions
+
+
+def python_function_lengths(text):
+    """Returns the same of a Python source, from the line of `def` on."""
+    return [(node.lineno, node.end_lineno - node.lineno + 1) for node in ast.walk(ast.parse(text))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
 def headings(text):
@@ -354,6 +392,26 @@ class HouseTest(unittest.TestCase):
                                      re.MULTILINE):
                 wrong.append(f"{path}: write this comment above its line: {found.group(0)}")
         self.assertFalse(wrong, "\n".join(wrong))
+
+    def test_functions_are_at_most_60_lines_long(self):
+        lengths = {}
+        for path in self.files:
+            if path.endswith(_SOURCES):
+                lengths[path] = function_lengths(self.read(path))
+            elif path.endswith(".py") or self.read(path).startswith("#!/usr/bin/env python3"):
+                lengths[path] = python_function_lengths(self.read(path))
+        self.assertGreater(sum(map(len, lengths.values())), 10000)
+        long = [f"{path}:{line}: {lines} lines" for path, functions in lengths.items()
+                for line, lines in functions if lines > _FUNCTION_LINES]
+        self.assertFalse(long, f"divide functions of more than {_FUNCTION_LINES} lines:\n" + "\n".join(long))
+        text = ('#include "a"\nnamespace a {\n\n// A comment {\ntemplate <class T>\nclass B : C<T> {\n public:\n'
+                "  explicit B(int d)\n      : d_{d}, e_({1}) {\n    if (d) {\n    }\n  }\n\n private:\n"
+                '  int F() const { return "}"[0] + \'{\'; }\n  int d_{1};\n};\n\nconst int kG[] = {1, (2), 3};\n'
+                "template <template <int> class H,\n          class I>\nvoid J(\n    int k) {\n  L([](int m) {\n  });\n"
+                '}\nextern "C" {\nint N(void) {\n}\n}\nTEST(O, P) {\n  Q(R"(\n}\n)");\n}\n}  // namespace a\n')
+        self.assertEqual(function_lengths(text), [(8, 5), (15, 1), (20, 7), (28, 2), (31, 5)])
+        self.assertEqual(python_function_lengths("@a\ndef f():\n    def g(): pass\n\n    return (\n        1)\n"),
+                         [(2, 5), (3, 1)])
 
     def test_python_inside_brackets_is_indented(self):
         wrong = []

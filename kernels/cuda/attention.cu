@@ -26,6 +26,31 @@ struct ForwardTiles : Tiles<kWidth, kWidth <= 128 ? 4 : 2, kWidth <= 128 ? 4 : 1
                        kFloats = kWeights + Base::kWeightTile;
 };
 
+// Adds the scores of the thread's row i in a tile to the softmax of that row so far. score_at(j) gives that of column
+// j. Stores the weights of the columns, and scales the row of the result to the largest score.
+template <class TilesT, class ScoreAt>
+SHALE_DEVICE void TakeRow(int i, const ScoreAt& score_at, const Shared<float>& shared, RunningSoftmax& softmax,
+                          typename TilesT::Result& result) {
+  constexpr int kC = TilesT::kColumnsPerThread;
+  float scores[kC], largest = softmax.largest;
+  SHALE_UNROLL for (int j = 0; j < kC; ++j) {
+    scores[j] = score_at(j);
+    largest = fmaxf(largest, scores[j]);
+  }
+  for (int lanes = TilesT::kThreadsX / 2; lanes > 0; lanes /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+  }
+  const float shift = ShiftOf(largest), correction = expf(softmax.largest - shift);
+  softmax.largest = largest;
+  softmax.sum *= correction;
+  SHALE_UNROLL for (int j = 0; j < kC; ++j) {
+    const float p = expf(scores[j] - shift);
+    softmax.sum += p;
+    StoreWeight<TilesT>(shared, TilesT::kWeights, i, j, p);
+  }
+  SHALE_UNROLL for (int d = 0; d < 4 * TilesT::kResultPacks; ++d) result[i][d] *= correction;
+}
+
 template <class TilesT, class T>
 SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     AttentionForwardKernel(Heads<T> q, Heads<T> k, Heads<T> v, Heads<T> out, Global<float> lse_BHS, int heads,
@@ -38,11 +63,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
 
   const float left_scale = cap > 0 ? 1.0f : scale;  // Of scores after the cap, which takes the scale in.
   typename TilesT::Result result = {};
-  float largest[kR], sum[kR];  // Of the scores so far. `sum` counts this thread's columns only.
-  SHALE_UNROLL for (int i = 0; i < kR; ++i) {
-    largest[i] = -kInfinity;
-    sum[i] = 0;
-  }
+  RunningSoftmax softmax[kR];
   LoadTile<TilesT, TilesT::kRows>(q, b, h, first_query, shared, TilesT::kQ);
   for (int first_key = mask.FirstKey(b, first_query); first_key < end_of_keys; first_key += TilesT::kColumns) {
     LoadTile<TilesT, TilesT::kColumns>(k, b, g, first_key, shared, TilesT::kK);
@@ -57,24 +78,11 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     }
     SHALE_UNROLL for (int i = 0; i < kR; ++i) {
       const int query = first_query + threadIdx.y + TilesT::kThreadsY * i, first = mask.FirstKey(b, query);
-      float now_largest = largest[i];
-      SHALE_UNROLL for (int j = 0; j < kC; ++j) {
+      const auto score_at = [&](int j) {
         const int key = first_key + threadIdx.x + TilesT::kThreadsX * j;
-        scores[i][j] = mask.Sees(query, key, first) ? scores[i][j] * left_scale : -kInfinity;
-        now_largest = fmaxf(now_largest, scores[i][j]);
-      }
-      for (int lanes = TilesT::kThreadsX / 2; lanes > 0; lanes /= 2) {
-        now_largest = fmaxf(now_largest, __shfl_xor_sync(kAllLanes, now_largest, lanes));
-      }
-      const float shift = ShiftOf(now_largest), correction = expf(largest[i] - shift);
-      largest[i] = now_largest;
-      sum[i] *= correction;
-      SHALE_UNROLL for (int j = 0; j < kC; ++j) {
-        const float p = expf(scores[i][j] - shift);
-        sum[i] += p;
-        StoreWeight<TilesT>(shared, TilesT::kWeights, i, j, p);
-      }
-      SHALE_UNROLL for (int d = 0; d < 4 * TilesT::kResultPacks; ++d) result[i][d] *= correction;
+        return mask.Sees(query, key, first) ? scores[i][j] * left_scale : -kInfinity;
+      };
+      TakeRow<TilesT>(i, score_at, shared, softmax[i], result);
     }
     __syncwarp();  // Only the warp that stored a row's weights reads them.
     AddWeighted<TilesT>(shared, TilesT::kWeights, TilesT::kV, result);
@@ -83,13 +91,12 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
 
   float factor[kR];
   SHALE_UNROLL for (int i = 0; i < kR; ++i) {
-    for (int lanes = TilesT::kThreadsX / 2; lanes > 0; lanes /= 2) {
-      sum[i] += __shfl_xor_sync(kAllLanes, sum[i], lanes);
-    }
-    factor[i] = 1.0f / sum[i];
+    float sum = softmax[i].sum;
+    for (int lanes = TilesT::kThreadsX / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+    factor[i] = 1.0f / sum;
     const int query = first_query + threadIdx.y + TilesT::kThreadsY * i;
     if (threadIdx.x == 0 && query < q.length) {
-      lse_BHS.Store(static_cast<int64_t>(head) * q.length + query, largest[i] + logf(sum[i]));
+      lse_BHS.Store(static_cast<int64_t>(head) * q.length + query, softmax[i].largest + logf(sum));
     }
   }
   StoreResult<TilesT>(out, b, h, first_query, result, factor);
