@@ -30,28 +30,29 @@ SHALE_DEVICE float ScoreOf(float q_k, float scale, float cap) {
   return kLog2E * (cap > 0 ? cap * tanhf(q_k * scale / cap) : q_k * scale);
 }
 
-// Adds the scores of the lane's row i in a tile to the softmax of that row so far. score_at(j, e) gives element
-// (j, e) of `scores`, which becomes the weight of its column. Scales the row of the result to the largest score.
+// Adds the scores of the lane's row i in a tile to the softmax of that row so far: its largest score, and the sum of
+// this lane's columns. score_at(j, e) gives element (j, e) of `scores`, which becomes the weight of its column. Scales
+// the row of the result to the largest score.
 template <class TilesT, class ScoreAt>
-SHALE_DEVICE void TakeRow(int i, const ScoreAt& score_at, typename TilesT::Scores& scores, RunningSoftmax& softmax,
+SHALE_DEVICE void TakeRow(int i, const ScoreAt& score_at, typename TilesT::Scores& scores, float& largest, float& sum,
                           typename TilesT::Result& result) {
-  float largest = softmax.largest;
+  float now_largest = largest;
   SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
     SHALE_UNROLL for (int e = 2 * i; e < 2 * i + 2; ++e) {
       scores[j][e] = score_at(j, e);
-      largest = fmaxf(largest, scores[j][e]);
+      now_largest = fmaxf(now_largest, scores[j][e]);
     }
   }
   SHALE_UNROLL for (int lanes = 1; lanes <= 2; lanes *= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+    now_largest = fmaxf(now_largest, __shfl_xor_sync(kAllLanes, now_largest, lanes));
   }
-  const float shift = ShiftOf(largest), correction = Exp2(softmax.largest - shift);
-  softmax.largest = largest;
-  softmax.sum *= correction;
+  const float shift = ShiftOf(now_largest), correction = Exp2(largest - shift);
+  largest = now_largest;
+  sum *= correction;
   SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
     SHALE_UNROLL for (int e = 2 * i; e < 2 * i + 2; ++e) {
       scores[j][e] = Exp2(scores[j][e] - shift);
-      softmax.sum += scores[j][e];
+      sum += scores[j][e];
     }
   }
   SHALE_UNROLL for (int d = 0; d < TilesT::kWidth / 8; ++d) {
@@ -78,7 +79,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   __syncthreads();
 
   typename TilesT::Result result = {};
-  RunningSoftmax softmax[2];
+  float largest[2] = {-kInfinity, -kInfinity}, sum[2] = {};  // Of the scores so far. `sum` counts this lane's columns.
   int query[2], seen_from[2];
   SHALE_UNROLL for (int i = 0; i < 2; ++i) {
     query[i] = first_query + warp_row + LaneRow(i);
@@ -98,7 +99,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
         const bool sees = mask.Sees(query[i], first_key + 8 * j + LaneColumn(e), seen_from[i]);
         return sees ? ScoreOf(scores[j][e], scale, cap) : -kInfinity;
       };
-      TakeRow<TilesT>(i, score_at, scores, softmax[i], result);
+      TakeRow<TilesT>(i, score_at, scores, largest[i], sum[i], result);
     }
     AddWeightedRows<TilesT>(scores, shared, TilesT::kV, result);
     __syncthreads();
@@ -106,11 +107,10 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
 
   float factor[2];
   SHALE_UNROLL for (int i = 0; i < 2; ++i) {
-    float sum = softmax[i].sum;
-    SHALE_UNROLL for (int lanes = 1; lanes <= 2; lanes *= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
-    factor[i] = 1.0f / sum;
+    SHALE_UNROLL for (int lanes = 1; lanes <= 2; lanes *= 2) sum[i] += __shfl_xor_sync(kAllLanes, sum[i], lanes);
+    factor[i] = 1.0f / sum[i];
     if (LaneColumn(0) == 0 && query[i] < q.length) {
-      lse_BHS.Store(static_cast<int64_t>(head) * q.length + query[i], softmax[i].largest * kLn2 + logf(sum));
+      lse_BHS.Store(static_cast<int64_t>(head) * q.length + query[i], largest[i] * kLn2 + logf(sum[i]));
     }
   }
   StoreRows<TilesT>(out, b, h, first_query + warp_row, result, factor);
