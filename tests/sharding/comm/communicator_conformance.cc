@@ -31,13 +31,13 @@ void CheckAllGatherOf(Communicator& communicator, Device& device, Stream& stream
   const int rank = communicator.rank(), size = communicator.size();
   for (int64_t n : kSizes) {
     for (bool in_place : {false, true}) {
-      std::vector<T> values(n * size);
+      std::vector<T> values(n * size), expected(n * size);
       for (int64_t i = 0; i < n; ++i) values[rank * n + i] = Value<T>(rank, i);
+      for (int64_t i = 0; i < n * size; ++i) expected[i] = Value<T>(i / n, i % n);
       const DeviceVector<T> from(device, values, stream), to(device, n * size);
       const DeviceVector<T>& full = in_place ? from : to;
       ASSERT_TRUE(communicator.AllGather(from.View(rank * n, n), full.View(), stream).ok());
-      values = full.Read(stream);
-      for (int64_t i = 0; i < n * size; ++i) ASSERT_EQ(values[i], Value<T>(i / n, i % n)) << i << " of " << n * size;
+      ASSERT_EQ(FirstDifference(full.Read(stream), expected), -1) << n * size << " elements";
     }
   }
 }
@@ -63,13 +63,15 @@ TEST_P(CommunicatorConformance, ReduceScatterSumGivesEachRankTheSumOfItsShard) {
       std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
       for (int64_t n : kSizes) {
         for (bool in_place : {false, true}) {
-          std::vector<float> values(n * size);
+          std::vector<float> values(n * size), expected(n);
           for (int64_t i = 0; i < n * size; ++i) values[i] = Value<float>(rank, i);
+          for (int64_t i = 0; i < n; ++i) expected[i] = SumOfValues<float>(size, rank * n + i);
           const DeviceVector<float> full(*device_, values, *stream), elsewhere(*device_, n * size);
           const DeviceVector<float>& to = in_place ? full : elsewhere;
           ASSERT_TRUE(group[rank]->ReduceScatterSum(full.View(), to.View(rank * n, n), *stream).ok());
-          values = to.Read(*stream);
-          for (int64_t i = rank * n; i < (rank + 1) * n; ++i) ASSERT_EQ(values[i], SumOfValues<float>(size, i)) << i;
+          const std::vector<float> all = to.Read(*stream);
+          values.assign(all.begin() + rank * n, all.begin() + (rank + 1) * n);
+          ASSERT_EQ(FirstDifference(values, expected), -1) << n << " elements";
         }
       }
     });
@@ -79,12 +81,14 @@ TEST_P(CommunicatorConformance, ReduceScatterSumGivesEachRankTheSumOfItsShard) {
 template <class T>
 void CheckAllReduceOf(Communicator& communicator, Device& device, Stream& stream) {
   for (int64_t n : kSizes) {
-    std::vector<T> values(n);
-    for (int64_t i = 0; i < n; ++i) values[i] = Value<T>(communicator.rank(), i);
+    std::vector<T> values(n), expected(n);
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = Value<T>(communicator.rank(), i);
+      expected[i] = SumOfValues<T>(communicator.size(), i);
+    }
     const DeviceVector<T> data(device, values, stream);
     ASSERT_TRUE(communicator.AllReduceSum(data.View(), stream).ok());
-    values = data.Read(stream);
-    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(values[i], SumOfValues<T>(communicator.size(), i)) << i << " of " << n;
+    ASSERT_EQ(FirstDifference(data.Read(stream), expected), -1) << n << " elements";
   }
 }
 
@@ -138,10 +142,9 @@ TEST_P(CommunicatorConformance, AFinishedCollectiveNeedsItsInputsNoMore) {
       const Tensor result = results.View(round * n * kRanks, n * kRanks);
       ASSERT_TRUE(group[rank]->AllGather(shard.View(), result, *stream).ok());
     }
-    values = results.Read(*stream);
-    for (int64_t i = 0; i < n * kRanks * kRounds; ++i) {
-      ASSERT_EQ(values[i], 100 * (i / (n * kRanks)) + i / n % kRanks) << i;
-    }
+    std::vector<int64_t> expected(n * kRanks * kRounds);
+    for (int64_t i = 0; i < std::ssize(expected); ++i) expected[i] = 100 * (i / (n * kRanks)) + i / n % kRanks;
+    ASSERT_EQ(FirstDifference(results.Read(*stream), expected), -1);
   });
 }
 

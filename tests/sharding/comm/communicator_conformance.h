@@ -4,6 +4,7 @@
 //                            ::testing::Values(CommunicatorCase{"Threads", create_device, create_group}), CaseName);
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -65,6 +66,13 @@ constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::kFloat32
                            : std::is_same_v<T, int64_t> ? DType::kInt64
                            : std::is_same_v<T, int32_t> ? DType::kInt32
                                                         : DType::kInt16;
+
+// Returns the first element that differs, or -1. One assertion for each element would take longer than the collectives.
+template <class T>
+int64_t FirstDifference(const std::vector<T>& found, const std::vector<T>& expected) {
+  if (found == expected) return -1;
+  return std::mismatch(found.begin(), found.end(), expected.begin(), expected.end()).first - found.begin();
+}
 
 // A vector in device memory, zeros at first. The host accesses it through copies on a stream.
 template <class T>
