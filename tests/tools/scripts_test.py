@@ -86,11 +86,14 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(len(calls), 1)
         self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda=false --build_tests_only "
                                           "--test_tag_filters=-all_only --build_tag_filters=-all_only //..."), calls)
+        with open("/proc/cpuinfo", encoding="utf-8") as processor:
+            self.assertEqual("--config=avx2" in calls[0], "avx512bw" not in processor.read())
         _, said, calls = self.call("tools/test", "--all")
         self.assertIn("embedding: 1 passed, 0 failed", said.splitlines())
         self.assertEqual(said.splitlines()[-1], "1 passed, 0 failed")
         self.assertEqual(len(calls), 4)
         self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda_arch=80+ptx //..."), calls)
+        self.assertNotIn("avx2", calls[0])
         self.assertEqual(calls[1], "embedding")
         self.assertIn("--config=asan", calls[2])
         self.assertIn("--config=tsan", calls[3])
