@@ -35,8 +35,8 @@ _FUNCTION_LINES = 60
 # A file of this repository, by its path from the root; placeholders such as tests/TARGET.txt have capital letters.
 _NAMED_FILE = (r"(?<![\w/.@-])(?:engine|kernels|sharding|proto|tests|tools)/[a-z0-9_/.-]*(?<!\.pb)"
                r"\.(?:h|cc|cuh?|py|md|proto)\b(?![/-])")
-_GENERATED = {"engine/plan/config/job_members.h", "tests/prefix.h", "tests/prefix_optimized.h",
-              "tools/build_defs/prefix.h", "tools/build_defs/prefix_o2.h"}
+_GENERATED = {"engine/plan/config/job_members.h", "tests/prefix.h", "tests/prefix_engine.h",
+              "tests/prefix_optimized.h", "tools/build_defs/prefix.h", "tools/build_defs/prefix_o2.h"}
 
 # Who may include whom, from the bottom to the top. In engine/, an entry is a group: it stands for all packages in that
 # folder, which may include each other, but in no circle, and what is listed.

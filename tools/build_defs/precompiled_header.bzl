@@ -13,6 +13,7 @@ def _precompiled_header_impl(ctx):
     )
     header = ctx.actions.declare_file(ctx.label.name + ".h")
     outputs = [header]
+    dependencies = cc_common.merge_cc_infos(cc_infos = [d[CcInfo] for d in ctx.attr.deps]).compilation_context
     compiler = cc_common.get_tool_for_action(feature_configuration = features, action_name = CPP_COMPILE_ACTION_NAME)
     if "clang" in compiler or "clang" in toolchain.compiler:
         # An empty header makes sources parse what they include themselves, which also shows where an #include is
@@ -32,6 +33,7 @@ def _precompiled_header_impl(ctx):
                 feature_configuration = features,
                 cc_toolchain = toolchain,
                 use_pic = True,  # As --force_pic in .bazelrc.
+                quote_include_directories = dependencies.quote_includes,
                 user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + elsewhere,
             ),
         )
@@ -43,7 +45,7 @@ def _precompiled_header_impl(ctx):
                 action_name = CPP_COMPILE_ACTION_NAME,
                 variables = cc_common.empty_variables(),
             ),
-            inputs = depset([header], transitive = [toolchain.all_files]),
+            inputs = depset([header], transitive = [toolchain.all_files, dependencies.headers]),
             outputs = [precompiled],
             mnemonic = "CppPrecompile",
             progress_message = "Precompiling %s" % header.short_path,
@@ -58,7 +60,8 @@ precompiled_header = rule(
           "depends on this rule and is compiled with `-include PACKAGE/NAME.h` and the same `copts`.",
     implementation = _precompiled_header_impl,
     attrs = {
-        "includes": attr.string_list(doc = "Headers of the system, in <> or \"\"."),
+        "includes": attr.string_list(doc = "Headers of the system or of `deps`, in <> or \"\"."),
+        "deps": attr.label_list(providers = [CcInfo]),
         "copts": attr.string_list(),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },

@@ -11,6 +11,16 @@ load(":sanitizers.bzl", "sanitizer_copts", "with_prefix")
 
 UNOPTIMIZED_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]
 
+# Packages whose tests compile steps and train: headers of the engine take a third of their compile time.
+_ENGINE_PREFIX = [
+    "tests/engine",
+    "tests/engine/run/calibrate",
+    "tests/engine/run/generate",
+    "tests/engine/run/train",
+    "tests/engine/run/verify",
+    "tests/parity",
+]
+
 # Flags of sources that begin with //tests:prefix_optimized, and depend on it.
 PREFIX_OPTIMIZED_COPTS = ["-include", "tests/prefix_optimized.h"]
 
@@ -22,6 +32,8 @@ def _flags(srcs, deps, copts, optimized):
         return sanitizer_copts(is_test = True) + copts, []
     if not optimized:
         prefix, level = "//tests:prefix", UNOPTIMIZED_COPTS
+        if native.package_name() in _ENGINE_PREFIX:
+            prefix += "_engine"
     elif [d for d in deps if d.startswith("@com_google_googletest//")]:
         prefix, level = "//tests:prefix_optimized", []
     else:
