@@ -1,8 +1,9 @@
 // plan: prints what a job would need and how long its steps would take, without running it and without its data.
 #include "engine/api/plan.h"
 
+#include <malloc.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -21,7 +22,6 @@
 #include "engine/api/plan_text.h"
 #include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
-#include "engine/plan/config/fields.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/fit.h"
 #include "engine/plan/planner/step_facts.h"
@@ -39,51 +39,10 @@
 #include "kernels/op_backend.h"
 #include "tools/command_line.h"
 #include "tools/output_file.h"
+#include "tools/plan_flags.h"
 
 namespace shale {
 namespace {
-
-constexpr absl::string_view kStandardOutput = "-";
-constexpr absl::string_view kAllFields = "all";  // Of --search.
-
-struct Flags {
-  std::string job;
-  std::vector<std::string> set;
-  int64_t ranks = 0;
-  bool explain = false;
-  bool timeline = false;
-  bool dump_program = false;
-  std::string json;
-  std::string proto;
-  std::string html;
-  std::string memory_snapshot;
-  std::string fit;
-  std::string search;
-  std::string machine;
-  int64_t hosts = 0;
-  double seconds = 300;
-  // That `machine` names, or that of this machine if it has one.
-  std::shared_ptr<const proto::MachineProfile> profile;
-
-  // A machine that was named comes before what the job says, and --set and --ranks come before it.
-  std::vector<std::string> Overrides() const {
-    std::vector<std::string> overrides;
-    if (!machine.empty()) {
-      overrides.push_back(absl::StrCat("runtime.device=", profile->device()));
-      if (hosts > 0) overrides.push_back(absl::StrCat("sharding.ranks=", hosts * profile->devices_per_host()));
-    }
-    overrides.insert(overrides.end(), set.begin(), set.end());
-    if (ranks > 0) overrides.push_back(absl::StrCat("sharding.ranks=", ranks));
-    return overrides;
-  }
-  WorkLimits Limits() const {
-    using Clock = WorkLimits::Clock;
-    return {.deadline =
-                Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))};
-  }
-  bool json_is_printed() const { return json == kStandardOutput; }
-  PlanDetail detail() const { return dump_program ? PlanDetail::kInstructions : PlanDetail::kBuffers; }
-};
 
 int Fail(const absl::Status& status, int exit_code) {
   std::fflush(stdout);
@@ -91,58 +50,31 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-// Returns InvalidArgument for flags that would mix text into JSON, that ask for a plan together with --fit, or for
-// hosts of no machine.
-absl::Status CheckFlags(const Flags& flags) {
-  if (flags.hosts > 0 && flags.machine.empty()) {
-    return absl::InvalidArgumentError("--hosts needs a machine; name one with --machine");
-  }
-  const struct {
-    absl::string_view name;
-    bool given, prints;
-  } others[] = {{"explain", flags.explain, true},
-                {"timeline", flags.timeline, true},
-                {"dump_program", flags.dump_program, false},
-                {"json", !flags.json.empty(), false},
-                {"proto", !flags.proto.empty(), false},
-                {"html", !flags.html.empty(), false},
-                {"memory_snapshot", !flags.memory_snapshot.empty(), false},
-                {"search", !flags.search.empty(), false}};
-  for (const auto& [name, given, prints] : others) {
-    if (!given) continue;
-    if (!flags.fit.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("--fit makes no plan of the job; leave out --", name));
+// Returns what makes variants of the job. It starts from the file for each, because defaults may depend on a value.
+JobWith JobWithOf(const PlanFlags& flags, const DataFacts& data) {
+  return [&flags, &data,
+          file = std::optional<JobFile>()](const std::vector<Override>& settings) mutable -> absl::StatusOr<Job> {
+    if (!file) {
+      SHALE_ASSIGN_OR_RETURN(file, JobFile::Read(flags.job));
     }
-    if (prints && flags.json_is_printed()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--json and --", name, " both print to standard output; give --json=FILE"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Returns what makes variants of the job. It loads the job again for each, because defaults may depend on a value.
-JobWith JobWithOf(const Flags& flags, const DataFacts& data) {
-  return [&](const std::vector<Override>& settings) -> absl::StatusOr<Job> {
     std::vector<std::string> overrides = flags.Overrides();
     for (const Override& setting : settings) overrides.push_back(setting.text());
-    absl::StatusOr<Job> changed = LoadJob(flags.job, overrides);
+    absl::StatusOr<Job> changed = file->With(overrides);
     if (!changed.ok()) return changed;
     Job applied = *changed;
     ApplyDataFacts(data, applied);
-    if (applied == *changed) return changed;  // LoadJob has checked it.
+    if (applied == *changed) return changed;  // JobFile has checked it.
     if (const absl::Status status = ValidateJob(applied); !status.ok()) return status;
     return applied;
   };
 }
 
-int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Machine& machine,
-           const WorkLimits& limits) {
+int RunFit(const PlanFlags& flags, const Job& job, const Machine& machine, const WorkLimits& limits,
+           const JobWith& job_with) {
   if (const absl::Status status = CheckFitField(flags.fit); !status.ok()) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("--fit: ", status.message())), kExitUsage);
   }
-  const absl::StatusOr<Fit> fit =
-      FindFit(flags.fit, job, JobWithOf(flags, data), machine, FitEffort::kThorough, limits);
+  const absl::StatusOr<Fit> fit = FindFit(flags.fit, job, job_with, machine, FitEffort::kThorough, limits);
   if (absl::IsDeadlineExceeded(fit.status())) {
     return Fail(absl::DeadlineExceededError(
                     absl::StrCat("--fit found no value within ", flags.seconds, " s; give more (--seconds)")),
@@ -164,7 +96,7 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
 
 // Takes the profile of this machine if none was named and it has been measured. Adds a line to `remark` if the profile
 // is damaged.
-void TakeOwnProfile(const Job& job, const absl::StatusOr<std::unique_ptr<Backend>>& backend, Flags& flags,
+void TakeOwnProfile(const Job& job, const absl::StatusOr<std::unique_ptr<Backend>>& backend, PlanFlags& flags,
                     std::string& remark) {
   const std::string gpu = backend.ok() ? (*backend)->device_name() : "";
   const bool here = job.runtime.device == DeviceType::kCpu || !gpu.empty();
@@ -176,7 +108,7 @@ void TakeOwnProfile(const Job& job, const absl::StatusOr<std::unique_ptr<Backend
 
 // Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine, unless `remark` says
 // that already, or if the profile does not say how fast its GPUs multiply in fp8, as the job does.
-std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
+std::optional<Prediction> Predicted(const PlanFlags& flags, const ResolvedJob& resolved, std::string& remark) {
   if (flags.profile == nullptr) return std::nullopt;
   const auto& [job, plan] = resolved;
   const bool on_gpus = job.runtime.device == DeviceType::kCuda;
@@ -193,13 +125,13 @@ std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resol
 }
 
 // Searches for the fastest way to run the job.
-absl::StatusOr<SearchResult> Search(const Flags& flags, const Job& job, const DataFacts& data, Machine machine,
-                                    const WorkLimits& limits) {
+absl::StatusOr<SearchResult> Search(const PlanFlags& flags, const Job& job, const Machine& machine,
+                                    const WorkLimits& limits, const JobWith& job_with) {
   if (machine.profile == nullptr) {
     return absl::FailedPreconditionError(
         "--search needs the seconds of a machine; measure this one once (calibrate), or name one with --machine");
   }
-  SearchQuery query{.job = job, .machine = machine, .job_with = JobWithOf(flags, data)};
+  SearchQuery query{.job = job, .machine = machine, .job_with = job_with};
   if (flags.search != kAllFields) query.fields = absl::StrSplit(flags.search, ',');
   absl::StatusOr<SearchResult> found = FindFastest(query, limits);
   if (absl::IsDeadlineExceeded(found.status())) {
@@ -211,7 +143,7 @@ absl::StatusOr<SearchResult> Search(const Flags& flags, const Job& job, const Da
 }
 
 // Writes the verdict for programs, where --json and --proto say.
-absl::Status WriteForPrograms(const Flags& flags, const Admission& admission, const PlanSeconds& seconds = {}) {
+absl::Status WriteForPrograms(const PlanFlags& flags, const Admission& admission, const PlanSeconds& seconds = {}) {
   if (flags.json_is_printed()) {
     std::fputs(PlanJson(admission, flags.detail(), seconds).c_str(), stdout);
   } else if (!flags.json.empty()) {
@@ -222,7 +154,7 @@ absl::Status WriteForPrograms(const Flags& flags, const Admission& admission, co
 }
 
 // Says why the job has no plan, also to programs if that is because of the job.
-int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> errors = {}) {
+int Refuse(const PlanFlags& flags, const absl::Status& why, std::vector<JobError> errors = {}) {
   if (absl::IsInvalidArgument(why) || absl::IsResourceExhausted(why)) {
     const absl::Status status = WriteForPrograms(flags, Refused(why, std::move(errors), std::nullopt));
     if (!status.ok()) return Fail(status, kExitFailed);
@@ -231,7 +163,7 @@ int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> er
 }
 
 // Prints the plan as text, unless --json prints it.
-absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const PlanSeconds& seconds,
+absl::Status PrintPlan(const PlanFlags& flags, const ResolvedJob& resolved, const PlanSeconds& seconds,
                        const std::string& remark, const Machine& machine, const WorkLimits& limits,
                        const JobWith& job_with) {
   const StepProgram& program = resolved.plan.train.step.program;
@@ -267,7 +199,7 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Pl
 }
 
 // Writes the files for people that the flags name.
-absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved, const PlanSeconds& seconds,
+absl::Status WriteFiles(const PlanFlags& flags, const ResolvedJob& resolved, const PlanSeconds& seconds,
                         const Machine& machine, const WorkLimits& limits, const JobWith& job_with) {
   const auto& [job, plan] = resolved;
   std::vector<ChangedJob> changes;
@@ -305,7 +237,7 @@ absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::uniq
 }
 
 // Returns whether --set gives the field at `path`, or a message that has it.
-bool IsSet(const Flags& flags, absl::string_view path) {
+bool IsSet(const PlanFlags& flags, absl::string_view path) {
   return std::any_of(flags.set.begin(), flags.set.end(), [&](absl::string_view set) {
     return absl::StartsWith(absl::StrCat(path, "."), absl::StrCat(set.substr(0, set.find('=')), "."));
   });
@@ -313,7 +245,7 @@ bool IsSet(const Flags& flags, absl::string_view path) {
 
 // Returns the error of a job. LoadJob takes the fields that other flags give for those of --set, so this names the
 // flags.
-absl::Status WithOwnFlags(const Flags& flags, const absl::Status& status, std::vector<JobError>& errors) {
+absl::Status WithOwnFlags(const PlanFlags& flags, const absl::Status& status, std::vector<JobError>& errors) {
   std::string text(status.message());
   const auto name = [&](absl::string_view path, const std::string& flag) {
     text = absl::StrReplaceAll(text, {{absl::StrCat("--set: ", path, ": "), absl::StrCat(flag, ": ", path, ": ")}});
@@ -334,7 +266,7 @@ absl::Status WithOwnFlags(const Flags& flags, const absl::Status& status, std::v
 
 // Loads the job. Refuses one that --set gives another device than the machine that was named: the profile knows no
 // seconds of its ops.
-absl::StatusOr<Job> LoadJobForMachine(const Flags& flags, std::vector<JobError>& errors) {
+absl::StatusOr<Job> LoadJobForMachine(const PlanFlags& flags, std::vector<JobError>& errors) {
   absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides(), ModelFrom::kJob, &errors);
   if (!job.ok()) return WithOwnFlags(flags, job.status(), errors);
   if (flags.machine.empty()) return job;
@@ -345,8 +277,43 @@ absl::StatusOr<Job> LoadJobForMachine(const Flags& flags, std::vector<JobError>&
                                                  "; leave one of them out"));
 }
 
-int Run(Flags flags) {
-  if (const absl::Status status = CheckFlags(flags); !status.ok()) return Fail(status, kExitUsage);
+// Prints and writes the plan of a job, and what a search for faster settings finds, if one is asked for.
+int RunPlan(const PlanFlags& flags, Job job, const DataFacts& data, const Machine& machine,
+            const std::string& profile_remark, const WorkLimits& limits) {
+  std::string remark;
+  std::optional<Refusal> refusal;
+  const JobWith job_with = JobWithOf(flags, data);
+  absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(job, data, machine, remark, refusal, job_with);
+  if (!resolved.ok()) return Refuse(flags, resolved.status());
+  Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
+  const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
+  for (const std::string& line : JobRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
+  remark += profile_remark;
+  absl::StatusOr<SearchResult> search = absl::NotFoundError("");  // As it stays without --search.
+  if (!flags.search.empty()) {
+    ApplyDataFacts(data, job);
+    search = Search(flags, job, machine, limits, job_with);
+  }
+  // If no setting fits, the plan of the job is printed all the same.
+  const bool none_fits = absl::IsResourceExhausted(search.status());
+  if (none_fits) admission.remarks.emplace_back(search.status().message());
+  if (!flags.search.empty() && !search.ok() && !none_fits) {
+    std::fputs(profile_remark.c_str(), stderr);
+    return Fail(search.status(), absl::IsDeadlineExceeded(search.status()) ? kExitFailed : kExitUsage);
+  }
+  const PlanSeconds seconds{.step = step ? &*step : nullptr, .search = search.ok() ? &*search : nullptr};
+  if (!remark.empty()) admission.remarks.push_back(remark);
+  absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, machine, limits, job_with);
+  if (status.ok()) status = WriteForPrograms(flags, admission, seconds);
+  if (status.ok()) status = WriteFiles(flags, *admission.resolved, seconds, machine, limits, job_with);
+  if (!status.ok()) return Fail(status, kExitFailed);
+  if (none_fits) Fail(search.status(), kExitUsage);
+  if (refusal) Fail(absl::ResourceExhaustedError(admission.text), kExitUsage);
+  return none_fits || refusal ? kExitUsage : kExitOk;
+}
+
+int Run(PlanFlags flags) {
+  if (const absl::Status status = CheckPlanFlags(flags); !status.ok()) return Fail(status, kExitUsage);
   if (!flags.machine.empty()) {
     absl::StatusOr<proto::MachineProfile> profile = ReadProfile(flags.machine);
     if (!profile.ok()) {
@@ -370,120 +337,28 @@ int Run(Flags flags) {
   TakeOwnProfile(*job, backend, flags, profile_remark);
   machine->profile = flags.profile;
   machine->hosts = flags.hosts;
-  if (!flags.fit.empty()) {
-    std::fputs(profile_remark.c_str(), stderr);
-    ApplyDataFacts(*data, *job);
-    return RunFit(flags, *job, *data, *machine, limits);
-  }
-  std::string remark;
-  std::optional<Refusal> refusal;
-  const JobWith job_with = JobWithOf(flags, *data);
-  absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, *machine, remark, refusal, job_with);
-  if (!resolved.ok()) return Refuse(flags, resolved.status());
-  Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
-  const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
-  for (const std::string& line : JobRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
-  remark += profile_remark;
-  absl::StatusOr<SearchResult> search = absl::NotFoundError("");  // As it stays without --search.
-  if (!flags.search.empty()) {
-    ApplyDataFacts(*data, *job);
-    search = Search(flags, *job, *data, *machine, limits);
-  }
-  // If no setting fits, the plan of the job is printed all the same.
-  const bool none_fits = absl::IsResourceExhausted(search.status());
-  if (none_fits) admission.remarks.emplace_back(search.status().message());
-  if (!flags.search.empty() && !search.ok() && !none_fits) {
-    std::fputs(profile_remark.c_str(), stderr);
-    return Fail(search.status(), absl::IsDeadlineExceeded(search.status()) ? kExitFailed : kExitUsage);
-  }
-  const PlanSeconds seconds{.step = step ? &*step : nullptr, .search = search.ok() ? &*search : nullptr};
-  if (!remark.empty()) admission.remarks.push_back(remark);
-  absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits, job_with);
-  if (status.ok()) status = WriteForPrograms(flags, admission, seconds);
-  if (status.ok()) status = WriteFiles(flags, *admission.resolved, seconds, *machine, limits, job_with);
-  if (!status.ok()) return Fail(status, kExitFailed);
-  if (none_fits) Fail(search.status(), kExitUsage);
-  if (refusal) Fail(absl::ResourceExhaustedError(admission.text), kExitUsage);
-  return none_fits || refusal ? kExitUsage : kExitOk;
+  if (flags.fit.empty()) return RunPlan(flags, *std::move(job), *data, *machine, profile_remark, limits);
+  std::fputs(profile_remark.c_str(), stderr);
+  ApplyDataFacts(*data, *job);
+  return RunFit(flags, *job, *machine, limits, JobWithOf(flags, *data));
 }
 
 }  // namespace
 }  // namespace shale
 
 int main(int argc, char** argv) {
-  shale::Flags flags;
+#if defined(__GLIBC__)
+  // A search makes and destroys hundreds of programs. Their memory is used again, not given back to the system.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_TOP_PAD, 16 << 20);
+#endif
+  shale::PlanFlags flags;
   shale::CommandLine line("plan",
                           "Compiles the program of a job and plans its memory, for any number of ranks and without "
                           "running anything: memory by category, communication, arithmetic, and the seconds of a step "
-                          "on a machine that was "
-                          "measured or is named. The job's data need not exist.");
-  line.Text("job", "FILE", "The job spec, text or binary.", &flags.job).Required();
-  line.List("set", "PATH=VALUE", "Overrides a field of the job, as in --set=optimizer.learning_rate=1e-3.", &flags.set);
-  line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
-  line.Text(
-      "machine", "NAME",
-      absl::StrCat("Plans the job for the kind of device of another machine, and predicts the seconds of a step there. "
-                   "NAME is one of ",
-                   absl::StrJoin(shale::ProfileNames(), ", "),
-                   ", or a file that calibrate wrote. Without --machine, predicts the seconds on this machine, "
-                   "if calibrate has measured it."),
-      &flags.machine);
-  line.Integer("hosts",
-               "With --machine: plans for this many hosts, with a rank on each device; 0: for the ranks of the job.", 0,
-               int64_t{1} << 20, &flags.hosts);
-  line.Switch(
-      "explain",
-      "Also prints where every byte goes at the peak, the largest micro-batch that fits and the peak of the learning "
-      "rate, and compares what other settings would need and cost: micro-batches, forms of the state, the "
-      "optimizer step, activation checkpointing, offload, accumulations, strategies, and all others that save "
-      "memory.",
-      &flags.explain);
-  line.Switch("timeline",
-              "Also prints the memory of each part of a step by category: held after load, the peaks of forward, loss, "
-              "backward, reduce and update, held after the step.",
-              &flags.timeline);
-  line.Switch("dump_program", "Also prints the training program, instruction by instruction.", &flags.dump_program);
-  line.OptionalText(
-      "json", "FILE",
-      "Writes the plan as JSON, with instructions if --dump_program is given; without FILE prints it in "
-      "place of the text. If the job does not fit or is wrong, this says why, and what would make it fit. "
-      "proto/plan.proto documents its keys.",
-      std::string(shale::kStandardOutput), &flags.json);
-  line.Text("proto", "FILE", "Writes the same as a binary message, shale.proto.Plan in proto/plan.proto.",
-            &flags.proto);
-  line.Text(
-      "html", "FILE",
-      "Writes a web page that shows the memory of a step, instruction by instruction, and, if they are predicted, "
-      "its seconds, stream by stream.",
-      &flags.html);
-  line.Text("memory_snapshot", "FILE", "Writes a step's allocations for PyTorch's viewer, pytorch.org/memory_viz.",
-            &flags.memory_snapshot);
-  line.Text("fit", "FIELD",
-            absl::StrCat("Instead of a plan, finds the largest batch or the fewest ranks with which the job fits the "
-                         "budget, and the next value, which does not. FIELD is one of ",
-                         absl::StrJoin(shale::FitFields(), ", "), "."),
-            &flags.fit);
-  line.OptionalText(
-      "search", "FIELDS",
-      absl::StrCat("Also finds the settings that fit the budget with which a step takes the fewest predicted seconds, "
-                   "and slower ones that need less memory. They change nothing that is trained, but how sums are "
-                   "rounded. FIELDS names the fields that may change, with commas between them: some of ",
-                   absl::StrJoin(shale::SearchFields(), ", "), ". Without FIELDS, all of these may change."),
-      std::string(shale::kAllFields), &flags.search);
-  line.Number(
-      "seconds",
-      "How many seconds --explain, --fit or --search may take. After that, --explain prints the comparisons that it "
-      "has made, and names the others.",
-      0, 1e6, &flags.seconds);
-  line.Footer(
-      "If a job does not fit memory.budget_bytes, or what it offloads memory.host_budget_bytes, the plan is printed "
-      "and "
-      "written in full, followed by what is missing and the settings that would make the job fit. The exit code is 2 "
-      "unless the job fits.");
-  line.Topics(
-      "Explains fields of a job: those of a section, as in --help=batch, or one, as in --help=data.packing. "
-      "--help=job lists the sections.",
-      [](absl::string_view topic) { return shale::FieldHelp(topic); });
+                          "on a machine that was measured or is named. The job's data need not exist.");
+  shale::AddPlanFlags(line, flags);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(flags);
 }

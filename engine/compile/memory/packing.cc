@@ -61,10 +61,11 @@ int64_t LowestOffset(std::vector<ByteRange>& taken, int64_t bytes) {
   return top;
 }
 
-// Places the intervals in the given order, each at the lowest offset that is free. Adds to `work`.
-PackedIntervals Place(const Moments& moments, const std::vector<int32_t>& order, int64_t& work) {
+// Places the intervals in the given order, each at the lowest offset that is free. Adds to `work`. `occupancy` may be
+// that of an earlier packing.
+PackedIntervals Place(const Moments& moments, const std::vector<int32_t>& order, Occupancy& occupancy, int64_t& work) {
   PackedIntervals packing{.offsets = std::vector<int64_t>(moments.intervals.size(), 0)};
-  Occupancy occupancy(moments.count);
+  occupancy.Clear();
   std::vector<ByteRange> taken;
   for (int32_t i : order) {
     const PackInterval& interval = moments.intervals[i];
@@ -117,6 +118,14 @@ Occupancy::Occupancy(int32_t moments) {
   in_leaf_.resize(leaves_);
 }
 
+void Occupancy::Clear() {
+  for (Node& node : nodes_) {
+    node.any.clear();
+    node.whole.clear();
+  }
+  for (std::vector<Entry>& entries : in_leaf_) entries.clear();
+}
+
 void Occupancy::Take(int32_t first, int32_t last, ByteRange bytes) {
   Take(1, 0, leaves_ * kLeafMoments, {first, last, bytes});
 }
@@ -144,7 +153,7 @@ void Occupancy::Collect(int node, int32_t begin, int32_t end, int32_t first, int
                         std::vector<ByteRange>& taken) const {
   const bool covered = first <= begin && last >= end - 1;
   const std::vector<ByteRange>& ranges = (covered ? nodes_[node].any : nodes_[node].whole).ranges();
-  taken.insert(taken.end(), ranges.begin(), ranges.end());
+  for (const ByteRange& range : ranges) taken.push_back(range);
   if (covered) return;
   if (IsLeaf(node)) {
     for (const Entry& entry : in_leaf_[node - leaves_]) {
@@ -189,12 +198,13 @@ PackedIntervals PackIntervals(absl::Span<const PackInterval> intervals) {
   attempts.push_back({.order = Descending(moments, duration)});
   attempts.push_back({.order = Descending(moments, magnitude)});
   PackedIntervals best;
+  Occupancy occupancy(moments.count);
   int64_t work = 0;
   for (int round = 0; round <= kRounds; ++round) {
     for (Attempt& attempt : attempts) {
       if (attempt.stuck) continue;
       if (!best.offsets.empty() && (best.height <= good_enough || work > kWork)) return best;
-      attempt.packing = Place(moments, attempt.order, work);
+      attempt.packing = Place(moments, attempt.order, occupancy, work);
       if (best.offsets.empty() || attempt.packing.height < best.height) best = attempt.packing;
       RaiseTop(moments, attempt);
     }

@@ -25,6 +25,9 @@ class Occupancy {
   // Moments are numbered [0, moments).
   explicit Occupancy(int32_t moments);
 
+  // Frees all bytes. Keeps the memory that it has, for the next packing.
+  void Clear();
+
   // Marks bytes as taken at moments [first, last].
   void Take(int32_t first, int32_t last, ByteRange bytes);
 

@@ -1,17 +1,51 @@
 #include "engine/compile/program/live_bytes.h"
 
+#include <algorithm>
+
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/range_set.h"
 
 namespace shale {
 namespace {
 
+// Bytes of a buffer: a RangeSet that allocates nothing as long as it has one range, as most have.
+class WrittenBytes {
+ public:
+  void Add(ByteRange range) {
+    if (range.begin >= range.end) return;
+    if (more_.ranges().empty()) {
+      if (one_.begin >= one_.end) {
+        one_ = range;
+        return;
+      }
+      if (range.begin <= one_.end && range.end >= one_.begin) {
+        one_ = {std::min(one_.begin, range.begin), std::max(one_.end, range.end)};
+        return;
+      }
+      more_.Add(one_);
+    }
+    more_.Add(range);
+  }
+  bool Contains(ByteRange range) const {
+    if (!more_.ranges().empty()) return more_.Contains(range);
+    return range.begin >= range.end || (one_.begin <= range.begin && range.end <= one_.end);
+  }
+  void clear() {
+    one_ = {};
+    more_.clear();
+  }
+
+ private:
+  ByteRange one_;  // Empty once there are several.
+  RangeSet more_;
+};
+
 // The accesses to one buffer so far.
 struct Use {
   Lifetime span;
   int first_loop = -1;
   int last_loop = -1;
-  RangeSet written;         // Bytes written in the current iteration of last_loop.
+  WrittenBytes written;     // Bytes written in the current iteration of last_loop.
   bool read_first = false;  // Whether an iteration reads bytes before it writes them.
 
   void Touch(InstructionId id, int loop) {
@@ -25,7 +59,7 @@ struct Use {
   }
 };
 
-void Write(RangeSet& written, const OperandBytes& operand) {
+void Write(WrittenBytes& written, const OperandBytes& operand) {
   if (operand.ranges == nullptr) {
     written.Add(operand.bytes);
     return;

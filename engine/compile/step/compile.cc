@@ -74,6 +74,8 @@ class StepCompiler {
   absl::Status PlanUnits() {
     layered_ = training() && options_.accumulation == Accumulation::kLayered;
     const int64_t slots = layered_ ? options_.micro_batches : 1;
+    accesses_.reserve(model_.units.size());
+    plans_.reserve(model_.units.size());
     int64_t layers = 0;
     for (const UnitGraph& unit : model_.units) layers += unit.layer >= 0;
     const ActivationOptions& activations = options_.activations;
@@ -84,10 +86,11 @@ class StepCompiler {
     for (int u = 0; u <= last(); ++u) {
       SHALE_RETURN_IF_ERROR(limits_.Check());
       const UnitGraph& unit = model_.units[u];
+      const UnitAccesses& accesses = accesses_.emplace_back(unit);
       UnitPlan& plan = plans_.emplace_back();
       plan.slots = slots;
       plan.kept.resize(unit.values.size());
-      if (places[u] != SegmentRole::kLast) plan.kept = DecideKept(unit, u == last(), activations, layers);
+      if (places[u] != SegmentRole::kLast) plan.kept = DecideKept(unit, accesses, u == last(), activations, layers);
       plan.buffers.resize(unit.values.size());
       plan.runs_again = places[u] == SegmentRole::kInside;
       if (unit.output < 0) continue;
@@ -149,7 +152,7 @@ class StepCompiler {
       SHALE_RETURN_IF_ERROR(limits_.Check());
       const auto [u, work] = visits_[v];
       if (layered_) writer_.BeginLoop(1);
-      gatherer_->Gather(visits_[v], GroupsRead(model_, model_.units[u], plans_[u].kept, work));
+      gatherer_->Gather(visits_[v], GroupsRead(model_, model_.units[u], accesses_[u], plans_[u].kept, work));
       if (HasBackward(work)) reducer_->BeginUnit(u);
       if (layered_) writer_.BeginLoop(options_.micro_batches);
       EmitVisit(visits_[v]);
@@ -172,7 +175,7 @@ class StepCompiler {
   void EmitVisit(const Visit& visit) {
     const auto [u, work] = visit;
     UnitEmitter emitter(
-        model_.units[u], plans_[u], u == last(), {.unit = u, .micro_batch = 0},
+        model_.units[u], accesses_[u], plans_[u], u == last(), {.unit = u, .micro_batch = 0},
         [this, visit](const Value& value) { return Resolve(visit, value); },
         [this, u = u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
         writer_);
@@ -260,6 +263,7 @@ class StepCompiler {
   DataOfStep data_of_step_;                           // From the host.
   std::map<std::pair<int, ValueId>, Tensor> caches_;  // By unit and value.
   bool layered_ = false;
+  std::vector<UnitAccesses> accesses_;         // By unit.
   std::vector<UnitPlan> plans_;                // By unit.
   std::vector<Visit> visits_;                  // In order.
   std::vector<std::vector<GroupId>> updates_;  // ScheduleUpdates.

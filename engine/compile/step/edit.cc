@@ -117,9 +117,11 @@ void ProgramEdit::NumberBuffers() {
   }
   std::vector<bool> seen(placed_.size(), false);
   std::vector<BufferId> first_used;
-  for (const Instruction& instruction : program_.instructions) {
+  std::vector<BufferId*> operands;  // Where the instructions name buffers.
+  for (Instruction& instruction : program_.instructions) {
     first_used.clear();
-    VisitInstruction(instruction, /*first_iteration=*/false, [&](absl::string_view, const Tensor& t, Access) {
+    ChangeOperands(instruction, [&](Tensor& t) {
+      operands.push_back(&t.where.symbol);
       const BufferId b = t.where.symbol;
       if (!placed_[b]) latest = std::max(latest, b);
       if (placed_[b] && !seen[b]) first_used.push_back(b);
@@ -129,6 +131,7 @@ void ProgramEdit::NumberBuffers() {
   }
   std::vector<BufferId> number(placed_.size(), -1);
   std::vector<Buffer> buffers;
+  buffers.reserve(placed_.size());
   auto place = places.begin();
   for (BufferId b = 0; b < std::ssize(placed_); ++b) {
     const auto append = [&](BufferId old) {
@@ -139,9 +142,7 @@ void ProgramEdit::NumberBuffers() {
     for (; place != places.end() && place->first <= b; ++place) append(place->second);
   }
   program_.buffers = std::move(buffers);
-  for (Instruction& instruction : program_.instructions) {
-    ChangeOperands(instruction, [&](Tensor& t) { t.where.symbol = number[t.where.symbol]; });
-  }
+  for (BufferId* b : operands) *b = number[*b];
 }
 
 std::vector<VisitRange> VisitsOf(const StepProgram& program) {

@@ -44,28 +44,34 @@ void EnsureAvailable(const UnitGraph& unit, std::vector<bool>& available, std::v
   available[id] = true;
 }
 
-// Returns the op that recomputes the outputs of `node`. It starts from the node's output `sum` if that is available.
-const Op& RerunOp(const UnitGraph& unit, const std::vector<bool>& available, int node) {
-  const Node& n = unit.forward[node];
-  const ValueId sum = SumOf(n);
-  return sum >= 0 && available[sum] ? *n.from_sum : n.op;
+using Operands = absl::Span<const UnitAccesses::Operand>;
+
+// Returns whether Node::from_sum recomputes the outputs of `node`: if the node's output `sum` is available.
+bool RerunsFromSum(const UnitAccesses& accesses, const std::vector<bool>& available, int node) {
+  const ValueId sum = accesses.Sum(node);
+  return sum >= 0 && available[sum];
 }
 
-// Calls visit(id) for each value that the op reads.
+// Returns the operands of the op that recomputes the outputs of `node`.
+Operands RerunOperands(const UnitAccesses& accesses, const std::vector<bool>& available, int node) {
+  return RerunsFromSum(accesses, available, node) ? accesses.FromSum(node) : accesses.Forward(node);
+}
+
+// Calls visit(id) for each value that an op reads.
 template <class Visitor>
-void VisitReads(const Op& op, Visitor&& visit) {
-  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
-    if (t.present() && access != Access::kWrite) visit(t.where.symbol);
-  });
+void VisitReads(Operands operands, Visitor&& visit) {
+  for (const auto& [value, access] : operands) {
+    if (access != Access::kWrite) visit(value);
+  }
 }
 
 // Returns, by ValueId, the activations that the unit's backward reads, directly or to recompute others. `has` says
 // which of them it finds.
-std::vector<bool> ReadInBackward(const UnitGraph& unit, const std::vector<bool>& has) {
+std::vector<bool> ReadInBackward(const UnitGraph& unit, const UnitAccesses& accesses, const std::vector<bool>& has) {
   std::vector<bool> read(unit.values.size(), false);
   std::vector<ValueId> wanted;
   const auto want = [&](ValueId id) { wanted.push_back(id); };
-  for (const Node& node : unit.backward) VisitReads(node.op, want);
+  for (int node = 0; node < std::ssize(unit.backward); ++node) VisitReads(accesses.Backward(node), want);
   while (!wanted.empty()) {
     const ValueId id = wanted.back();
     wanted.pop_back();
@@ -73,24 +79,21 @@ std::vector<bool> ReadInBackward(const UnitGraph& unit, const std::vector<bool>&
     if (read[id] || value.role != ValueRole::kActivation) continue;
     read[id] = true;
     if (has[id]) continue;
-    for (int node : value.producers) VisitReads(RerunOp(unit, has, node), want);
+    for (int node : value.producers) VisitReads(RerunOperands(accesses, has, node), want);
   }
   return read;
 }
 
 // Returns, by ValueId, what is read of a forward: by its own ops, by backward, which finds `kept`, and of the last
 // unit, whose backward follows at once, everything.
-std::vector<bool> ReadOfForward(const UnitGraph& unit, const std::vector<bool>& kept, bool last_unit) {
+std::vector<bool> ReadOfForward(const UnitGraph& unit, const UnitAccesses& accesses, const std::vector<bool>& kept,
+                                bool last_unit) {
   std::vector<bool> read = kept;
   if (last_unit) read.assign(read.size(), true);
-  for (const Node& node : unit.forward) VisitReads(node.op, [&](ValueId id) { read[id] = true; });
+  for (int node = 0; node < std::ssize(unit.forward); ++node) {
+    VisitReads(accesses.Forward(node), [&](ValueId id) { read[id] = true; });
+  }
   return read;
-}
-
-// Returns whether the unit has ops for which WithoutUnread asks what is read.
-bool Quantizes(const UnitGraph& unit) {
-  return std::any_of(unit.forward.begin(), unit.forward.end(),
-                     [](const Node& node) { return node.op.Is<QuantizeFloat8>(); });
 }
 
 // Returns the op without an fp8 matrix that nobody reads, nor its blockwise scales. QuantizeFloat8 writes a matrix as
@@ -110,51 +113,46 @@ Op WithoutUnread(Op op, const std::vector<bool>& read) {
   return op;
 }
 
-// Returns whether the op accesses value `id`, or with `writes_only` whether it writes it.
-bool Touches(const Op& op, ValueId id, bool writes_only) {
-  bool touches = false;
-  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
-    touches |= t.present() && t.where.symbol == id && (!writes_only || access != Access::kRead);
+// Returns whether an op accesses value `id`, or with `writes_only` whether it writes it.
+bool Touches(Operands operands, ValueId id, bool writes_only) {
+  return std::any_of(operands.begin(), operands.end(), [&](const UnitAccesses::Operand& operand) {
+    return operand.value == id && (!writes_only || operand.access != Access::kRead);
   });
-  return touches;
 }
 
 // Returns whether `id` has one producer, which writes nothing else. An op that recomputes `id` then replaces a rerun of
 // that producer.
-bool IsWholeResult(const UnitGraph& unit, ValueId id) {
+bool IsWholeResult(const UnitGraph& unit, const UnitAccesses& accesses, ValueId id) {
   const std::vector<int>& producers = unit.values[id].producers;
-  bool whole = producers.size() == 1;
-  for (int producer : producers) {
-    VisitOperands(unit.forward[producer].op, [&](absl::string_view, const Tensor& t, Access access) {
-      whole &= !t.present() || access == Access::kRead || t.where.symbol == id;
-    });
-  }
-  return whole;
+  if (producers.size() != 1) return false;
+  const Operands operands = accesses.Forward(producers.front());
+  return std::all_of(operands.begin(), operands.end(), [&](const UnitAccesses::Operand& operand) {
+    return operand.access == Access::kRead || operand.value == id;
+  });
 }
 
 // Returns the first backward node after `before` that can recompute activation `id` and may move ahead of `before`. For
 // that, `before` and the nodes between the two must not write what it reads or writes, and must not read what it
 // writes, except for `id`. Returns -1 if there is no such node.
-int RecomputingNode(const UnitGraph& unit, int before, ValueId id) {
-  if (!IsWholeResult(unit, id)) return -1;
+int RecomputingNode(const UnitGraph& unit, const UnitAccesses& accesses, int before, ValueId id) {
+  if (!IsWholeResult(unit, accesses, id)) return -1;
   for (int later = before + 1; later < std::ssize(unit.backward); ++later) {
-    const std::optional<Op>& op = unit.backward[later].recomputing;
-    if (!op || !Touches(*op, id, /*writes_only=*/true)) continue;
+    const Operands operands = accesses.Recomputing(later);
+    if (!Touches(operands, id, /*writes_only=*/true)) continue;
     bool free = true;
-    VisitOperands(*op, [&](absl::string_view, const Tensor& t, Access access) {
-      if (!t.present()) return;
-      const bool may_be_read = access == Access::kRead || t.where.symbol == id;
+    for (const auto& [value, access] : operands) {
+      const bool may_be_read = access == Access::kRead || value == id;
       for (int between = before; between < later; ++between) {
-        free &= !Touches(unit.backward[between].op, t.where.symbol, /*writes_only=*/may_be_read);
+        free &= !Touches(accesses.Backward(between), value, /*writes_only=*/may_be_read);
       }
-    });
+    }
     if (free) return later;
   }
   return -1;
 }
 
 // Returns, by forward node, whether the unit's output or a kept value depends on it.
-std::vector<bool> NodesToRunAgain(const UnitGraph& unit, const std::vector<bool>& kept) {
+std::vector<bool> NodesToRunAgain(const UnitGraph& unit, const UnitAccesses& accesses, const std::vector<bool>& kept) {
   std::vector<bool> runs(unit.forward.size(), false), seen(unit.values.size(), false);
   std::vector<ValueId> wanted = {unit.output};
   for (ValueId id = 0; id < std::ssize(unit.values); ++id) {
@@ -167,7 +165,7 @@ std::vector<bool> NodesToRunAgain(const UnitGraph& unit, const std::vector<bool>
     seen[id] = true;
     for (int node : unit.values[id].producers) {
       runs[node] = true;
-      VisitReads(unit.forward[node].op, [&](ValueId read) { wanted.push_back(read); });
+      VisitReads(accesses.Forward(node), [&](ValueId read) { wanted.push_back(read); });
     }
   }
   return runs;
@@ -192,7 +190,30 @@ ValueId SumOf(const Node& node) {
   return sum;
 }
 
-std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const ActivationOptions& options, int64_t layers) {
+UnitAccesses::UnitAccesses(const UnitGraph& unit)
+    : forward_(static_cast<int>(unit.forward.size())), backward_(static_cast<int>(unit.backward.size())) {
+  const auto optional = [](const std::optional<Op>& op) { return op ? &*op : nullptr; };
+  for (const Node& node : unit.forward) {
+    Add(&node.op);
+    sums_.push_back(SumOf(node));
+    quantizes_ |= node.op.Is<QuantizeFloat8>();
+  }
+  for (const Node& node : unit.forward) Add(optional(node.from_sum));
+  for (const Node& node : unit.backward) Add(&node.op);
+  for (const Node& node : unit.backward) Add(optional(node.recomputing));
+}
+
+void UnitAccesses::Add(const Op* op) {
+  if (op != nullptr) {
+    VisitOperands(*op, [&](absl::string_view, const Tensor& t, Access access) {
+      if (t.present()) operands_.push_back({t.where.symbol, access});
+    });
+  }
+  begins_.push_back(operands_.size());
+}
+
+std::vector<bool> DecideKept(const UnitGraph& unit, const UnitAccesses& accesses, bool last_unit,
+                             const ActivationOptions& options, int64_t layers) {
   std::vector<bool> may_keep(unit.values.size());
   for (size_t id = 0; id < may_keep.size(); ++id) {
     may_keep[id] = MayKeep(unit, unit.values[id], last_unit, options, layers);
@@ -203,19 +224,21 @@ std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const Activa
   for (size_t id = 0; id < may_keep.size(); ++id) {
     if (unit.values[id].producers.size() < 2) continue;
     for (int node : unit.values[id].producers) {
-      VisitOperands(unit.forward[node].op, [&](absl::string_view, const Tensor& t, Access access) {
-        if (t.present() && access != Access::kRead && !may_keep[t.where.symbol]) may_keep[id] = false;
-      });
+      for (const auto& [value, access] : accesses.Forward(node)) {
+        if (access != Access::kRead && !may_keep[value]) may_keep[id] = false;
+      }
     }
   }
-  std::vector<bool> kept = ReadInBackward(unit, may_keep);
+  std::vector<bool> kept = ReadInBackward(unit, accesses, may_keep);
   for (size_t id = 0; id < kept.size(); ++id) kept[id] = kept[id] && may_keep[id];
   return kept;
 }
 
-UnitEmitter::UnitEmitter(const UnitGraph& unit, UnitPlan& plan, bool last_unit, const EmitContext& context,
-                         Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer)
+UnitEmitter::UnitEmitter(const UnitGraph& unit, const UnitAccesses& accesses, UnitPlan& plan, bool last_unit,
+                         const EmitContext& context, Resolver resolver, AccumulationRule accumulation,
+                         ProgramWriter& writer)
     : unit_(unit),
+      accesses_(accesses),
       plan_(plan),
       kept_(plan.kept),
       last_unit_(last_unit),
@@ -276,16 +299,16 @@ void UnitEmitter::Emit(VisitWork work) {
 
 void UnitEmitter::EmitForward() {
   std::vector<bool> read;
-  if (Quantizes(unit_)) read = ReadOfForward(unit_, kept_, last_unit_);
+  if (accesses_.quantizes()) read = ReadOfForward(unit_, accesses_, kept_, last_unit_);
   for (const Node& node : unit_.forward) EmitNode(WithoutUnread(node.op, read), Phase::kForward);
 }
 
 // Emits the ops in the order of forward, so that each op reads a value that other ops update in place in the same state
 // as in forward.
 void UnitEmitter::EmitForwardAgain() {
-  const std::vector<bool> runs = NodesToRunAgain(unit_, kept_);
+  const std::vector<bool> runs = NodesToRunAgain(unit_, accesses_, kept_);
   std::vector<bool> read;
-  if (Quantizes(unit_)) read = ReadOfForward(unit_, kept_, last_unit_);
+  if (accesses_.quantizes()) read = ReadOfForward(unit_, accesses_, kept_, last_unit_);
   for (size_t node = 0; node < runs.size(); ++node) {
     if (runs[node]) EmitNode(WithoutUnread(unit_.forward[node].op, read), Phase::kRecompute);
   }
@@ -294,7 +317,7 @@ void UnitEmitter::EmitForwardAgain() {
 void UnitEmitter::EmitBackward() {
   if (!last_unit_) {
     available_ = AvailableAtStartOfBackward(unit_, kept_);
-    if (Quantizes(unit_)) read_in_backward_ = ReadInBackward(unit_, kept_);
+    if (accesses_.quantizes()) read_in_backward_ = ReadInBackward(unit_, accesses_, kept_);
     rerun_done_.assign(unit_.forward.size(), false);
     bound_.assign(unit_.values.size(), Tensor());
   }
@@ -302,21 +325,21 @@ void UnitEmitter::EmitBackward() {
   for (int node = 0; node < std::ssize(unit_.backward); ++node) {
     if (emitted[node]) continue;
     BringForward(node, emitted);
-    EnsureReads(unit_.backward[node].op);
+    EnsureReads(accesses_.Backward(node));
     EmitNode(unit_.backward[node].op, Phase::kBackward);
   }
 }
 
 void UnitEmitter::BringForward(int node, std::vector<bool>& emitted) {
-  VisitOperands(unit_.backward[node].op, [&](absl::string_view, const Tensor& t, Access access) {
-    if (t.present() && access == Access::kRead) BringForward(node, t.where.symbol, emitted);
-  });
+  for (const auto& [value, access] : accesses_.Backward(node)) {
+    if (access == Access::kRead) BringForward(node, value, emitted);
+  }
 }
 
 void UnitEmitter::BringForward(int node, ValueId id, std::vector<bool>& emitted) {
   if (unit_.values[id].role != ValueRole::kActivation || available_[id]) return;
   const std::vector<int>& producers = unit_.values[id].producers;
-  const int later = RecomputingNode(unit_, node, id);
+  const int later = RecomputingNode(unit_, accesses_, node, id);
   if (later < 0) {
     for (int producer : producers) {
       const auto* quantize = unit_.forward[producer].op.As<QuantizeFloat8>();
@@ -324,9 +347,8 @@ void UnitEmitter::BringForward(int node, ValueId id, std::vector<bool>& emitted)
     }
     return;
   }
-  const Op& op = *unit_.backward[later].recomputing;
-  EnsureReads(op);
-  EmitNode(op, Phase::kBackward);
+  EnsureReads(accesses_.Recomputing(later));
+  EmitNode(*unit_.backward[later].recomputing, Phase::kBackward);
   emitted[later] = true;
   for (int producer : producers) rerun_done_[producer] = true;
   available_[id] = true;
@@ -336,44 +358,46 @@ void UnitEmitter::Ensure(ValueId id) {
   EnsureAvailable(unit_, available_, rerun_done_, id, [&](int node) { Rerun(node); });
 }
 
-void UnitEmitter::EnsureReads(const Op& op) {
+void UnitEmitter::EnsureReads(Operands operands) {
   // A value that the op updates in place needs nothing: EnsureAvailable has just rerun its earlier producers.
-  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
-    if (t.present() && access == Access::kRead) Ensure(t.where.symbol);
-  });
+  for (const auto& [value, access] : operands) {
+    if (access == Access::kRead) Ensure(value);
+  }
 }
 
 void UnitEmitter::Rerun(int node) {
-  const Op op = WithoutUnread(RerunOp(unit_, available_, node), read_in_backward_);
-  EnsureReads(op);
-  EmitNode(op, Phase::kRecompute);
+  const bool from_sum = RerunsFromSum(accesses_, available_, node);
+  EnsureReads(from_sum ? accesses_.FromSum(node) : accesses_.Forward(node));
+  const Op& op = from_sum ? *unit_.forward[node].from_sum : unit_.forward[node].op;
+  EmitNode(WithoutUnread(op, read_in_backward_), Phase::kRecompute);
 }
 
-std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
-                                VisitWork work) {
+std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const UnitAccesses& accesses,
+                                const std::vector<bool>& kept, VisitWork work) {
   std::vector<bool> reads(model.groups.size(), false);
   std::vector<bool> available = AvailableAtStartOfBackward(unit, kept), rerun_done(unit.forward.size(), false);
-  const std::function<void(const Op&, bool)> visit = [&](const Op& op, bool recompute) {
-    VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
-      if (!t.present() || access != Access::kRead) return;
-      const Value& value = unit.values[t.where.symbol];
+  const auto visit = [&](const auto& self, Operands operands, bool recompute) -> void {
+    for (const auto& [id, access] : operands) {
+      if (access != Access::kRead) continue;
+      const Value& value = unit.values[id];
       if (value.role == ValueRole::kParameter) reads[model.parameters[value.parameter].group] = true;
-      if (!recompute) return;
-      EnsureAvailable(unit, available, rerun_done, t.where.symbol,
-                      [&](int node) { visit(RerunOp(unit, available, node), true); });
-    });
+      if (!recompute) continue;
+      EnsureAvailable(unit, available, rerun_done, id,
+                      [&](int node) { self(self, RerunOperands(accesses, available, node), true); });
+    }
   };
+  const auto forward = static_cast<int>(unit.forward.size()), backward = static_cast<int>(unit.backward.size());
   if (work == VisitWork::kForward || work == VisitWork::kForwardAndBackward) {
-    for (const Node& node : unit.forward) visit(node.op, false);
+    for (int node = 0; node < forward; ++node) visit(visit, accesses.Forward(node), false);
   }
   if (work == VisitWork::kForwardAgain) {
-    const std::vector<bool> runs = NodesToRunAgain(unit, kept);
-    for (size_t node = 0; node < runs.size(); ++node) {
-      if (runs[node]) visit(unit.forward[node].op, false);
+    const std::vector<bool> runs = NodesToRunAgain(unit, accesses, kept);
+    for (int node = 0; node < forward; ++node) {
+      if (runs[node]) visit(visit, accesses.Forward(node), false);
     }
   }
   if (HasBackward(work)) {
-    for (const Node& node : unit.backward) visit(node.op, true);
+    for (int node = 0; node < backward; ++node) visit(visit, accesses.Backward(node), true);
   }
   std::vector<GroupId> groups;
   for (GroupId group = 0; group < std::ssize(reads); ++group) {

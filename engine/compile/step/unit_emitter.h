@@ -1,11 +1,14 @@
 // UnitEmitter: turns a unit's nodes into instructions. Binds values to buffers, and recomputes what was not kept.
 //
 // DecideKept decides which activations of a unit stay from forward to backward.
+//
+// UnitAccesses: the operands of a unit's nodes, for code that asks for them again and again.
 #pragma once
 
 #include <functional>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "engine/compile/graph/graph.h"
 #include "engine/compile/step/options.h"
 #include "engine/compile/step/visits.h"
@@ -17,12 +20,46 @@ namespace shale {
 // node has no from_sum.
 ValueId SumOf(const Node& node);
 
+// What the ops of a unit read and write: their present operands, in the order of VisitOperands, which is slow in
+// comparison.
+class UnitAccesses {
+ public:
+  explicit UnitAccesses(const UnitGraph& unit);
+
+  struct Operand {
+    ValueId value = -1;
+    Access access = Access::kRead;
+  };
+  absl::Span<const Operand> Forward(int node) const { return List(node); }
+  absl::Span<const Operand> Backward(int node) const { return List(2 * forward_ + node); }
+  // Of Node::from_sum and Node::recomputing. Empty if the node has none.
+  absl::Span<const Operand> FromSum(int node) const { return List(forward_ + node); }
+  absl::Span<const Operand> Recomputing(int node) const { return List(2 * forward_ + backward_ + node); }
+  // SumOf a forward node.
+  ValueId Sum(int node) const { return sums_[node]; }
+  // Whether an op of the forward is QuantizeFloat8.
+  bool quantizes() const { return quantizes_; }
+
+ private:
+  void Add(const Op* op);
+  absl::Span<const Operand> List(int list) const {
+    return absl::MakeConstSpan(operands_).subspan(begins_[list], begins_[list + 1] - begins_[list]);
+  }
+
+  const int forward_, backward_;  // Nodes.
+  std::vector<Operand> operands_;
+  std::vector<size_t> begins_ = {0};  // By list.
+  std::vector<ValueId> sums_;
+  bool quantizes_ = false;
+};
+
 // Returns, by ValueId, whether the value is an activation that is kept from forward to backward. These are the
 // activations that the unit's backward reads, directly or to recompute others, and that `options` allows to keep.
 // Backward recomputes the other activations that it reads from the kept ones and the unit's input. The last unit
 // recomputes nothing, because its backward follows its forward at once. A unit that runs forward again (in a segment)
 // keeps these values from that second forward to backward. `layers` is the number of blocks in the model.
-std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const ActivationOptions& options, int64_t layers);
+std::vector<bool> DecideKept(const UnitGraph& unit, const UnitAccesses& accesses, bool last_unit,
+                             const ActivationOptions& options, int64_t layers);
 
 // What a unit keeps from forward to backward, and the buffers at its boundaries. All of them have `slots` slots. The
 // emitters of the unit's visits share it.
@@ -47,8 +84,8 @@ class UnitEmitter {
   // op and these values, before the op is emitted. Returns the value of Instruction::first_iteration_differs.
   using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
 
-  UnitEmitter(const UnitGraph& unit, UnitPlan& plan, bool last_unit, const EmitContext& context, Resolver resolver,
-              AccumulationRule accumulation, ProgramWriter& writer);
+  UnitEmitter(const UnitGraph& unit, const UnitAccesses& accesses, UnitPlan& plan, bool last_unit,
+              const EmitContext& context, Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 
   // Call it once.
   void Emit(VisitWork work);
@@ -65,12 +102,13 @@ class UnitEmitter {
   void BringForward(int node, ValueId id, std::vector<bool>& emitted);
   // Makes a value available in backward: reruns its producers unless it was kept or has been recomputed already.
   void Ensure(ValueId id);
-  // Calls Ensure for every value that the op reads.
-  void EnsureReads(const Op& op);
+  // Calls Ensure for every value that an op with these operands reads.
+  void EnsureReads(absl::Span<const UnitAccesses::Operand> operands);
   // Emits forward node `node` again, and before that what it reads.
   void Rerun(int node);
 
   const UnitGraph& unit_;
+  const UnitAccesses& accesses_;
   UnitPlan& plan_;
   std::vector<bool> kept_;  // By value: whether it is kept in this visit.
   const bool last_unit_;
@@ -87,7 +125,7 @@ class UnitEmitter {
 
 // Returns the groups whose parameters the unit reads in a visit that does `work`. `kept`: the activations that its
 // backward finds (DecideKept).
-std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
-                                VisitWork work);
+std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const UnitAccesses& accesses,
+                                const std::vector<bool>& kept, VisitWork work);
 
 }  // namespace shale

@@ -1,17 +1,39 @@
 // The files and folders that a job names: errors that name the field, and whether one holds weights that checkpoints
 // need not hold. Also what planning reads of the data, and what people should know of a job before it runs.
+//
+// JobFile: the file of a job itself, of which many variants are wanted.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "engine/plan/config/job.h"
 #include "kernels/hardware_threads.h"
 
 namespace shale {
+
+// A job file that was read. Copies share what was read. Any thread may call With.
+class JobFile {
+ public:
+  // Returns the errors of LoadJob for a file that cannot be read or is malformed.
+  static absl::StatusOr<JobFile> Read(absl::string_view path);
+
+  // Returns what LoadJob returns with these overrides, without reading the file again.
+  absl::StatusOr<Job> With(absl::Span<const std::string> overrides) const;
+
+ private:
+  struct Contents;
+  explicit JobFile(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
+
+  std::shared_ptr<const Contents> contents_;
+};
 
 // A path that a job names, and the field that names it.
 struct NamedPath {

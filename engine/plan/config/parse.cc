@@ -14,6 +14,7 @@
 #include "engine/plan/config/checks.h"
 #include "engine/plan/config/errors.h"
 #include "engine/plan/config/fields.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/config/job_from_spec.h"
 #include "engine/plan/config/model_spec.h"
 #include "engine/plan/config/spec_text.h"
@@ -182,18 +183,27 @@ void CheckModelFrom(ModelFrom from, Origin origin, proto::Job* spec, SpecErrors*
   }
 }
 
-absl::StatusOr<Job> ParseSpec(absl::string_view bytes, Form form, absl::string_view filename,
-                              absl::Span<const std::string> overrides, ModelFrom from, Origin origin,
-                              SpecErrors& errors) {
-  proto::Job spec;
+// Returns the working directory. If there is none, paths stay relative.
+std::filesystem::path WorkingDirectory() {
+  std::error_code unknown;
+  return std::filesystem::current_path(unknown);
+}
+
+// Reads the bytes of a spec.
+absl::Status ReadSpec(absl::string_view bytes, Form form, absl::string_view filename, proto::Job& spec,
+                      SpecErrors& errors) {
   SHALE_RETURN_IF_ERROR(form == Form::kText ? ReadText(bytes, "", &spec, &errors, filename)
                                             : ReadBinary(bytes, &spec, filename));
   // Relative paths in the file start at the file's folder, and those of overrides at the working directory.
-  std::error_code unknown_directory;  // If there is no working directory, paths stay relative.
-  const std::filesystem::path here = std::filesystem::current_path(unknown_directory);
-  MakePathsAbsolute(here / std::filesystem::path(std::string(filename)).parent_path(), &spec);
+  MakePathsAbsolute(WorkingDirectory() / std::filesystem::path(std::string(filename)).parent_path(), &spec);
+  return absl::OkStatus();
+}
+
+// Returns the job of a spec that was read, with the overrides.
+absl::StatusOr<Job> JobOfSpec(proto::Job spec, absl::Span<const std::string> overrides, ModelFrom from, Origin origin,
+                              SpecErrors& errors) {
   ApplyOverrides(overrides, &spec, &errors);
-  MakePathsAbsolute(here, &spec);
+  MakePathsAbsolute(WorkingDirectory(), &spec);
   CheckModelFrom(from, origin, &spec, &errors);
   ReadShape(origin, spec.mutable_model(), &errors);
   FindTokenizer(origin, &spec);
@@ -209,12 +219,17 @@ absl::StatusOr<Job> ParseSpec(absl::string_view bytes, Form form, absl::string_v
   return job;
 }
 
-// Does the same, and stores the errors in `found`, unless it is null.
+// Reads a spec and returns its job with the overrides. Stores the errors in `found`, unless it is null.
 absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_view filename,
                              absl::Span<const std::string> overrides, ModelFrom from, Origin origin,
                              std::vector<JobError>* found = nullptr) {
   SpecErrors errors{std::string(filename)};
-  absl::StatusOr<Job> job = ParseSpec(bytes, form, filename, overrides, from, origin, errors);
+  const auto parse = [&]() -> absl::StatusOr<Job> {
+    proto::Job spec;
+    SHALE_RETURN_IF_ERROR(ReadSpec(bytes, form, filename, spec, errors));
+    return JobOfSpec(std::move(spec), overrides, from, origin, errors);
+  };
+  absl::StatusOr<Job> job = parse();
   if (found == nullptr) return job;
   *found = errors.errors();
   // What is no job at all, such as a text that is too long, has no field to blame.
@@ -264,6 +279,23 @@ absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string
     *errors = {{.source = std::string(path), .message = std::string(bytes.status().message())}};
   }
   return bytes.status();
+}
+
+struct JobFile::Contents {
+  proto::Job spec;
+  SpecErrors errors;  // None, but with the place of each field.
+};
+
+absl::StatusOr<JobFile> JobFile::Read(absl::string_view path) {
+  SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(std::string(path)));
+  auto contents = std::make_shared<Contents>(Contents{.errors = SpecErrors(std::string(path))});
+  SHALE_RETURN_IF_ERROR(ReadSpec(bytes, FormOf(path, bytes), path, contents->spec, contents->errors));
+  return JobFile(std::move(contents));
+}
+
+absl::StatusOr<Job> JobFile::With(absl::Span<const std::string> overrides) const {
+  SpecErrors errors = contents_->errors;
+  return JobOfSpec(contents_->spec, overrides, ModelFrom::kJob, Origin::kWritten, errors);
 }
 
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,

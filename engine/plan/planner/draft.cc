@@ -160,34 +160,43 @@ absl::Status CompileTraining(Draft& draft, const Ops& ops, const WorkLimits& lim
   return absl::OkStatus();
 }
 
-// Compiles and plans what a draft with a compiled training program lacks.
-absl::Status PlacePrograms(Draft& draft, const Ops& ops, const WorkLimits& limits) {
+// Plans the memory of a compiled training program. The cost is that of this program.
+absl::Status PlaceTraining(Draft& draft) {
   SHALE_ASSIGN_OR_RETURN(draft.train.memory, PlanMemory(draft.train.step.program, {}));
   draft.time.reset();
+  draft.cost = {.arena_bytes = draft.train.memory.peak_bytes, .host_bytes = draft.train.memory.host_bytes};
+  return absl::OkStatus();
+}
+
+// Lets the cost have room for a program of so many bytes.
+void Count(int64_t arena_bytes, int64_t host_bytes, Cost& cost) {
+  cost.arena_bytes = std::max(cost.arena_bytes, arena_bytes);
+  cost.host_bytes = std::max(cost.host_bytes, host_bytes);
+}
+
+// Compiles and plans the programs beside that of training, and counts them in the cost.
+absl::Status CompileOthers(Draft& draft, const Ops& ops, const WorkLimits& limits) {
   StepOptions once = draft.options;
   once.micro_batches = 1;
   SHALE_ASSIGN_OR_RETURN(draft.evaluate, CompileAndPlan(draft.graphs->evaluate, once, ops, {}, limits));
-  std::vector<const MemoryPlan*> memories = {&draft.train.memory, &draft.evaluate.memory};
+  Count(draft.evaluate.memory.peak_bytes, draft.evaluate.memory.host_bytes, draft.cost);
   draft.generate.clear();
   draft.generate.reserve(draft.graphs->generate.size());
   for (const ModelGraph& graph : draft.graphs->generate) {
     SHALE_ASSIGN_OR_RETURN(PlannedStep planned, CompileAndPlan(graph, once, ops, {}, limits));
+    Count(planned.memory.peak_bytes, planned.memory.host_bytes, draft.cost);
     draft.generate.push_back(std::move(planned));
-    memories.push_back(&draft.generate.back().memory);
   }
-  draft.cost = {};
-  for (const MemoryPlan* memory : memories) {
-    draft.cost.arena_bytes = std::max(draft.cost.arena_bytes, memory->peak_bytes);
-    draft.cost.host_bytes = std::max(draft.cost.host_bytes, memory->host_bytes);
-  }
-  Summarize(draft);
   return absl::OkStatus();
 }
 
 // Compiles and plans all programs of a draft that has graphs and options.
 absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& limits) {
   SHALE_ASSIGN_OR_RETURN(draft.train.step, CompileChecked(draft.graphs->train, draft.options, ops, limits));
-  return PlacePrograms(draft, ops, limits);
+  SHALE_RETURN_IF_ERROR(PlaceTraining(draft));
+  SHALE_RETURN_IF_ERROR(CompileOthers(draft, ops, limits));
+  Summarize(draft);
+  return absl::OkStatus();
 }
 
 // Returns by how many bytes a draft exceeds its budget.
@@ -355,6 +364,31 @@ absl::StatusOr<Draft> Drafter::CompileWhole(const Job& job) {
   return CompileBest(job, std::move(graphs), CompilePrograms);
 }
 
+absl::Status Drafter::CountOthers(const Job& job, const Ops& ops, Draft& draft) {
+  // They run forward alone, of one micro-batch: nothing is kept for backward, nor recomputed.
+  OtherBytes others{.job = job};
+  others.job.activation_checkpointing = {};
+  others.job.sharding.accumulation = draft.options.accumulation;
+  const auto find = [&] {
+    return std::find_if(others_.begin(), others_.end(), [&](const OtherBytes& o) { return o.job == others.job; });
+  };
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto known = find(); known != others_.end()) {
+      Count(known->arena_bytes, known->host_bytes, draft.cost);
+      return absl::OkStatus();
+    }
+  }
+  const Cost training = std::exchange(draft.cost, {});
+  SHALE_RETURN_IF_ERROR(CompileOthers(draft, ops, limits_));
+  others.arena_bytes = draft.cost.arena_bytes;
+  others.host_bytes = draft.cost.host_bytes;
+  Count(training.arena_bytes, training.host_bytes, draft.cost);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (find() == others_.end()) others_.push_back(std::move(others));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   const bool is_open = job.sharding.accumulation == Accumulation::kAuto;
   const AccumulationOrder order = is_open ? OrderOf(sketch.options, sketch.graphs->train) : AccumulationOrder();
@@ -362,7 +396,9 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   // The accumulation that is best by its least bytes, or by the seconds of a sketch, need not be best by its plan.
   if (is_open && (order.all.empty() || (sketch.by_seconds && !all_alike))) return CompileWhole(job);
   SHALE_RETURN_IF_ERROR(BuildOthers(job, *sketch.graphs));
-  SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
+  SHALE_RETURN_IF_ERROR(PlaceTraining(sketch));
+  SHALE_RETURN_IF_ERROR(CountOthers(job, OpsOf(job.sharding.ranks), sketch));
+  Summarize(sketch);
   const bool is_measured = machine_.profile != nullptr && !machine_.profile->works().empty();
   if (is_open && is_measured && !all_alike && TimeOf(job, sketch).known >= kCoveredShare) return CompileWhole(job);
   // Weights that every micro-batch quantizes or packs may fit where those that are kept do not.
@@ -392,17 +428,23 @@ StepFacts Drafter::FactsOf(const Job& job, const Draft& draft) const {
   return facts;
 }
 
+const ProgramWorks& Drafter::WorksOf(const StepFacts& facts, Draft& draft) {
+  if (draft.works == nullptr) draft.works = PredictorOf().WorksOf(draft.train.step.program, facts);
+  return *draft.works;
+}
+
 StepTime Drafter::TimeOf(const Job& job, Draft& draft) {
   if (machine_.profile == nullptr) return {};
   if (draft.time) return *draft.time;
   DeriveWaits(draft.train.step.program, draft.train.memory);
-  const StepSeconds step = PredictorOf().SecondsOf(draft.train.step.program, FactsOf(job, draft));
+  const StepFacts facts = FactsOf(job, draft);
+  const StepSeconds step = PredictorOf().SecondsOf(draft.train.step.program, WorksOf(facts, draft), facts);
   return draft.time.emplace(StepTime{.seconds = step.seconds, .known = CoveredShare(step.known)});
 }
 
-double Drafter::LeastSecondsOf(const Job& job, const Draft& draft) {
+double Drafter::LeastSecondsOf(const Job& job, Draft& draft) {
   if (machine_.profile == nullptr) return 0;
-  return PredictorOf().LeastSecondsOf(draft.train.step.program, FactsOf(job, draft));
+  return PredictorOf().LeastSecondsOf(draft.train.step.program, WorksOf(FactsOf(job, draft), draft));
 }
 
 Variant Drafter::Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft) {
@@ -438,6 +480,7 @@ absl::Status TakeAmpleScratch(Draft& draft, const Ops& ops) {
   draft.train.step.program = *std::move(ample);
   draft.train.memory = std::move(memory);
   draft.time.reset();
+  draft.works.reset();
   draft.cost.arena_bytes = arena_bytes;
   return absl::OkStatus();
 }

@@ -83,8 +83,9 @@ struct Draft {
   bool fits = false;  // Whether `budget` holds `cost`.
   // The accumulations that were compiled, in the order of the enum; one if the job names its accumulation.
   std::vector<Variant> candidates;
-  bool by_seconds = false;       // Whether the accumulation was chosen by its predicted seconds.
-  std::optional<StepTime> time;  // Once Drafter::TimeOf has predicted it. Goes when the programs change.
+  bool by_seconds = false;                    // Whether the accumulation was chosen by its predicted seconds.
+  std::optional<StepTime> time;               // Once Drafter::TimeOf has predicted it. Goes when the programs change.
+  std::shared_ptr<const ProgramWorks> works;  // Of the training program, once they were asked for.
 };
 
 // Compiles a job, also with other settings. Any thread may call Sketch, Place, TimeOf and LeastSecondsOf, each with a
@@ -116,7 +117,8 @@ class Drafter {
   // step of it takes no longer than one of the draft that Place makes of it. For searches, which can tell from it that
   // most variants of a job are no better than one that they have.
   absl::StatusOr<Draft> Sketch(const Job& job);
-  // Makes a whole draft of a sketch of `job`.
+  // Makes a whole draft of a sketch of `job`. Its cost counts the programs that only evaluate or generate, but
+  // the draft may lack them.
   absl::StatusOr<Draft> Place(const Job& job, Draft sketch);
 
   // Predicts a step of `draft`, which is one of `job`, for the machine, unless that was done before. Derives the waits
@@ -124,7 +126,7 @@ class Drafter {
   StepTime TimeOf(const Job& job, Draft& draft);
   // Returns seconds of which TimeOf returns no less for `draft`, nor for one that Place makes of it. Takes a small part
   // of the time.
-  double LeastSecondsOf(const Job& job, const Draft& draft);
+  double LeastSecondsOf(const Job& job, Draft& draft);
 
   // Does what Compile does, and keeps only what the draft costs. An error is in Variant::status. Its cost has the
   // seconds of a step if the machine's speed is known.
@@ -141,6 +143,8 @@ class Drafter {
   absl::StatusOr<std::shared_ptr<JobGraphs>> GraphsOf(const Job& job);
   // Predicts steps on the machine. REQUIRES: its speed is known.
   Predictor& PredictorOf();
+  // Returns Draft::works, which it finds out if need be.
+  const ProgramWorks& WorksOf(const StepFacts& facts, Draft& draft);
   StepFacts FactsOf(const Job& job, const Draft& draft) const;
   // Returns the variant of a draft, with its seconds if the machine's speed is known.
   Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft);
@@ -148,6 +152,8 @@ class Drafter {
   // Builds the graphs beside that of training, if they were not built before.
   absl::Status BuildOthers(const Job& job, JobGraphs& graphs);
   absl::StatusOr<Draft> CompileWhole(const Job& job);
+  // Counts the other programs of a draft of `job` in its cost.
+  absl::Status CountOthers(const Job& job, const Ops& ops, Draft& draft);
   // Returns the best of the accumulations that the job may take, each compiled by `compile`. With `first_that_fits`
   // compiles no others after the first that fits, where their order is known.
   absl::StatusOr<Draft> CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile,
@@ -170,6 +176,12 @@ class Drafter {
     std::shared_ptr<JobGraphs> graphs;
   };
   std::vector<BuiltGraphs> graphs_;
+  // The bytes of the programs beside that of training. Variants that differ in what is recomputed have the same.
+  struct OtherBytes {
+    Job job;  // Without activation checkpointing, and with the accumulation.
+    int64_t arena_bytes = 0, host_bytes = 0;
+  };
+  std::vector<OtherBytes> others_;
   std::unique_ptr<Predictor> predictor_;  // Null as long as nothing was predicted.
   bool stopped_ = false;
 };

@@ -25,6 +25,7 @@ class Searcher {
   Searcher(const SearchQuery& query, const WorkLimits& limits) : query_(query), limits_(limits), ways_(query, limits) {}
 
   absl::StatusOr<SearchResult> Run() {
+    PrepareStrategies(Way());  // While the job is planned as it is: most fit so.
     const Way& own = ways_.Own();
     SHALE_RETURN_IF_ERROR(ways_.error());
     if (absl::IsInvalidArgument(own.variant.status)) return own.variant.status;
@@ -69,8 +70,8 @@ class Searcher {
     std::vector<Override> fewer = best.overrides;
     std::erase_if(fewer, [](const Override& setting) { return setting.path == "sharding.accumulation"; });
     if (fewer == best.overrides) return;
-    const absl::StatusOr<Draft> draft = ways_.drafter().Compile(fewer);
-    if (draft.ok() && draft->options.accumulation == best.accumulation) best.overrides = std::move(fewer);
+    const absl::StatusOr<Accumulation> taken = ways_.AccumulationWith(fewer);
+    if (taken.ok() && *taken == best.accumulation) best.overrides = std::move(fewer);
   }
 
   static Choices With(const Choices& choices, size_t option, const Settings& settings) {
@@ -96,14 +97,19 @@ class Searcher {
   // the accumulation open, each way has the one that the planner takes: it depends on all three.
   void BestStrategy(Way& best) {
     const Choices base = best.choices;
-    const std::vector<Settings> all = ways_.SettingsOf(best, kStrategy);
-    Prepare(base, kStrategy, all, Depth::kTimedIfFits);
-    for (const Settings& settings : all) {
+    for (const Settings& settings : PrepareStrategies(best)) {
       Way way = ways_.Timed(ways_.Sketch(With(base, kStrategy, settings)));
       if (!way.variant.status.ok()) continue;
       BestMicroBatchAndCheckpointing(way);
       Take(way.choices, best);
     }
+  }
+
+  // Begins to make the way with each strategy, and returns all strategies.
+  std::vector<Settings> PrepareStrategies(const Way& way) {
+    std::vector<Settings> all = ways_.SettingsOf(way, kStrategy);
+    Prepare(way.choices, kStrategy, all, Depth::kTimedIfFits);
+    return all;
   }
 
   // Returns the way with the setting of every option that needs the least memory.

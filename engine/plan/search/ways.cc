@@ -43,6 +43,17 @@ KeptTensors KeptBySeveralUnits(const StepProgram& program) {
   return all;
 }
 
+// Gives a way what is known of another one whose job is equal.
+void TakeResults(const Way& same, Way& way) {
+  std::vector<Override> overrides = std::move(way.variant.overrides);
+  way.variant = same.variant;
+  way.variant.overrides = std::move(overrides);
+  if (way.kept.empty()) way.kept = same.kept;
+  way.missing_bytes = same.missing_bytes;
+  way.exact = same.exact;
+  way.timed = same.timed;
+}
+
 // Returns what stands for a way that was not tried any more.
 const Way& NotTried() {
   static const Way* const way = new Way{.variant = {.status = absl::DeadlineExceededError("the search ended")}};
@@ -76,10 +87,29 @@ bool Ways::MayChange(size_t option) const {
 }
 
 absl::StatusOr<const Job*> Ways::JobWithAll(const std::vector<Override>& overrides) {
+  SHALE_ASSIGN_OR_RETURN(const KnownJob* known, KnownJobWith(overrides));
+  return &known->job;
+}
+
+absl::StatusOr<Ways::KnownJob*> Ways::KnownJobWith(const std::vector<Override>& overrides) {
   const auto [it, added] = jobs_.try_emplace(SettingsText(overrides, ";"), absl::UnknownError(""));
-  if (added) it->second = drafter_.With(overrides);
-  SHALE_RETURN_IF_ERROR(it->second.status());
-  return &*it->second;
+  if (!added) return it->second;
+  absl::StatusOr<Job> job = drafter_.With(overrides);
+  if (!job.ok()) return it->second = job.status();
+  const auto is_equal = [&](const KnownJob& known) {
+    // First what most ways differ in.
+    return known.job.activation_checkpointing == job->activation_checkpointing && known.job.batch == job->batch &&
+           known.job == *job;
+  };
+  const auto found = std::find_if(known_jobs_.begin(), known_jobs_.end(), is_equal);
+  if (found != known_jobs_.end()) return it->second = &*found;
+  return it->second = &known_jobs_.emplace_back(KnownJob{.name = it->first, .job = *std::move(job)});
+}
+
+Ways::KnownJob& Ways::KnownJobOf(const Way& way) {
+  const absl::StatusOr<KnownJob*> known = KnownJobWith(way.variant.overrides);
+  SHALE_CHECK(known.ok()) << known.status();
+  return **known;
 }
 
 // Returns the settings of all choices, without those that are not possible with the choices before them.
@@ -110,7 +140,7 @@ std::vector<Override> Ways::Minimal(std::vector<Override> overrides) {
     std::vector<Override> fewer = overrides;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
     const absl::StatusOr<const Job*> with = JobWithAll(overrides), without = JobWithAll(fewer);
-    if (with.ok() && without.ok() && **with == **without) overrides = std::move(fewer);
+    if (with.ok() && without.ok() && *with == *without) overrides = std::move(fewer);
   }
   return overrides;
 }
@@ -122,8 +152,10 @@ const Way& Ways::Own() {
   MadeDraft made{.draft = drafter_.Compile(), .made = true, .placed = true};
   if (made.draft.ok()) made.kept = KeptBySeveralUnits(made.draft->train.step.program);
   Set(made, way);
-  const absl::StatusOr<const Job*> job = JobWithAll({});
-  if (made.draft.ok() && job.ok()) Time(**job, *made.draft, way);
+  const absl::StatusOr<KnownJob*> known = KnownJobWith({});
+  if (!made.draft.ok() || !known.ok()) return way;
+  Time((*known)->job, *made.draft, way);
+  (*known)->ways[kExact] = way;
   return way;
 }
 
@@ -138,50 +170,76 @@ const Way& Ways::Sketch(const Choices& choices, bool timed) {
   ++plans_;
   way.choices = choices;
   way.variant.overrides = *overrides;
-  const absl::StatusOr<const Job*> job = JobWithAll(*overrides);
-  way.variant.status = job.status();
-  if (!job.ok()) return way;
-  MadeDraft made = ahead_.Take({text, *job, timed ? Depth::kTimed : Depth::kSketched});
-  Set(made, way);
-  if (!made.draft.ok()) return way;
-  if (timed || (way.fits() && (made.placed || query_.seconds))) {
-    Time(**job, *made.draft, way);
-  } else {
-    way.variant.cost.seconds = made.least_seconds;
+  const absl::StatusOr<KnownJob*> known = KnownJobWith(*overrides);
+  way.variant.status = known.status();
+  if (!known.ok()) return way;
+  std::optional<Way>& same = (*known)->ways[timed ? kTimedSketch : kSketch];
+  if (same) {
+    TakeResults(*same, way);
+    return way;
   }
-  if (!made.placed) ahead_.Keep(text, std::move(made));
+  const Job& job = (*known)->job;
+  MadeDraft made = ahead_.Take({(*known)->name, &job, timed ? Depth::kTimed : Depth::kSketched});
+  Set(made, way);
+  if (made.draft.ok()) {
+    if (timed || (way.fits() && (made.placed || query_.seconds))) {
+      Time(job, *made.draft, way);
+    } else {
+      way.variant.cost.seconds = made.least_seconds;
+    }
+    // One that does not fit is not asked for again, or hardly ever.
+    if (!made.placed && way.fits()) ahead_.Keep((*known)->name, std::move(made));
+  }
+  same = way;
   return way;
 }
 
 const Way& Ways::Timed(const Way& sketch) {
   if (sketch.timed || !sketch.fits()) return sketch;
-  const std::string text = SettingsText(sketch.variant.overrides, ";");
-  Way& way = tried_.at(text);
-  const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
-  SHALE_CHECK(job.ok()) << job.status();
-  MadeDraft made = ahead_.Take({text, *job, Depth::kTimedIfFits});
+  Way& way = tried_.at(SettingsText(sketch.variant.overrides, ";"));
+  KnownJob& known = KnownJobOf(way);
+  if (const std::optional<Way>& same = known.ways[kTimed]) {
+    way.variant.status = same->variant.status;
+    StepTime{same->variant.cost.seconds, same->variant.cost.known}.Fill(way.variant.cost);
+    way.timed = same->timed;
+    return way;
+  }
+  MadeDraft made = ahead_.Take({known.name, &known.job, Depth::kTimedIfFits});
   if (made.sketch_time) {
     made.sketch_time->Fill(way.variant.cost);
     way.timed = true;
   } else {
     way.variant.status = made.draft.status();
-    if (made.draft.ok()) Time(**job, *made.draft, way);
+    if (made.draft.ok()) Time(known.job, *made.draft, way);
   }
-  ahead_.Keep(text, std::move(made));
+  ahead_.Keep(known.name, std::move(made));
+  known.ways[kTimed] = way;
   return way;
 }
 
 const Way& Ways::Exact(const Way& sketch) {
   if (sketch.exact || !sketch.variant.status.ok()) return sketch;
-  const std::string text = SettingsText(sketch.variant.overrides, ";");
-  Way& way = tried_.at(text);
-  const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
-  SHALE_CHECK(job.ok()) << job.status();
-  MadeDraft made = ahead_.Take({text, *job, Depth::kSketched});
-  if (made.draft.ok() && !made.placed) Place(**job, made);
+  Way& way = tried_.at(SettingsText(sketch.variant.overrides, ";"));
+  KnownJob& known = KnownJobOf(way);
+  if (const std::optional<Way>& same = known.ways[kExact]) {
+    TakeResults(*same, way);
+    return way;
+  }
+  MadeDraft made = ahead_.Take({known.name, &known.job, Depth::kSketched});
+  if (made.draft.ok() && !made.placed) Place(known.job, made);
   Set(made, way);
-  if (made.draft.ok() && way.fits()) Time(**job, *made.draft, way);
+  if (made.draft.ok() && way.fits()) Time(known.job, *made.draft, way);
+  known.ways[kExact] = way;
   return way;
+}
+
+absl::StatusOr<Accumulation> Ways::AccumulationWith(const std::vector<Override>& overrides) {
+  SHALE_ASSIGN_OR_RETURN(KnownJob * known, KnownJobWith(overrides));
+  if (const std::optional<Way>& same = known->ways[kExact]) return same->variant.accumulation;
+  MadeDraft made = ahead_.Take({known->name, &known->job, Depth::kSketched});
+  if (made.draft.ok() && !made.placed) Place(known->job, made);
+  SHALE_RETURN_IF_ERROR(made.draft.status());
+  return made.draft->options.accumulation;
 }
 
 void Ways::Prepare(const std::vector<Choices>& all, Depth depth) {
@@ -196,11 +254,10 @@ void Ways::Prepare(const std::vector<Choices>& all, Depth depth) {
   for (const Choices& choices : all) {
     const absl::StatusOr<std::vector<Override>> overrides = OverridesOf(choices);
     if (!overrides.ok()) continue;
-    std::string text = SettingsText(*overrides, ";");
-    const auto found = tried_.find(text);
-    if (found != tried_.end() && is_known(found->second)) continue;
-    const absl::StatusOr<const Job*> job = JobWithAll(*overrides);
-    if (job.ok()) wanted.push_back({std::move(text), *job, depth});
+    const absl::StatusOr<KnownJob*> known = KnownJobWith(*overrides);
+    if (!known.ok()) continue;
+    const Way* latest = (*known)->latest();
+    if (latest == nullptr || !is_known(*latest)) wanted.push_back({(*known)->name, &(*known)->job, depth});
   }
   ahead_.Prepare(std::move(wanted));
 }
@@ -208,13 +265,14 @@ void Ways::Prepare(const std::vector<Choices>& all, Depth depth) {
 bool Ways::SketchFits(const Choices& choices) {
   const absl::StatusOr<std::vector<Override>> overrides = OverridesOf(choices);
   if (!overrides.ok() || ended()) return false;
-  const std::string text = SettingsText(*overrides, ";");
-  if (const auto found = tried_.find(text); found != tried_.end()) return found->second.fits();
-  const absl::StatusOr<const Job*> job = JobWithAll(*overrides);
-  if (!job.ok()) return false;
-  MadeDraft made = ahead_.Take({text, *job, Depth::kSketched});
+  const auto found = tried_.find(SettingsText(*overrides, ";"));
+  if (found != tried_.end()) return found->second.fits();
+  const absl::StatusOr<KnownJob*> known = KnownJobWith(*overrides);
+  if (!known.ok()) return false;
+  if (const std::optional<Way>& same = (*known)->ways[kSketch]) return same->fits();
+  MadeDraft made = ahead_.Take({(*known)->name, &(*known)->job, Depth::kSketched});
   const bool fits = made.draft.ok() && made.draft->fits;
-  ahead_.Keep(text, std::move(made));
+  ahead_.Keep((*known)->name, std::move(made));
   return fits;
 }
 

@@ -4,6 +4,7 @@
 // DraftsAhead: makes the drafts of ways that will be wanted next, while the search looks at those before them.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -159,6 +160,9 @@ class Ways {
   // Returns the same way with its plan.
   const Way& Exact(const Way& way);
 
+  // Returns the accumulation that the planner takes with these overrides. The job does not count as tried.
+  absl::StatusOr<Accumulation> AccumulationWith(const std::vector<Override>& overrides);
+
   // Whether other threads make drafts.
   bool has_threads() const { return ahead_.has_threads(); }
   // Begins to make the drafts of these ways, which will be asked for, on other threads. Changes no result.
@@ -166,7 +170,7 @@ class Ways {
   // Returns whether a way fits, as Sketch says. The way does not count as tried.
   bool SketchFits(const Choices& choices);
 
-  // Returns the job with these overrides, which is checked only once.
+  // Returns the job with these overrides, which is checked only once. Equal jobs are one.
   absl::StatusOr<const Job*> JobWithAll(const std::vector<Override>& overrides);
   // Returns all settings of an option for the job of a way. None if the search may not change it.
   std::vector<Settings> SettingsOf(const Way& way, size_t option);
@@ -180,9 +184,27 @@ class Ways {
   const std::map<std::string, Way>& all() const { return tried_; }
   const Budget& budget() const { return budget_; }
   int plans() const { return plans_; }
-  Drafter& drafter() { return drafter_; }
 
  private:
+  // What was asked of a way.
+  enum Stage { kSketch, kTimedSketch, kTimed, kExact, kStages };
+  // A job, and what is known of the ways that are this job. They differ in the settings that they name.
+  struct KnownJob {
+    std::string name;  // The overrides that gave it first.
+    Job job;
+    std::array<std::optional<Way>, kStages> ways;  // As they were then.
+
+    const Way* latest() const {
+      for (size_t stage = kStages; stage-- > 0;) {
+        if (ways[stage]) return &*ways[stage];
+      }
+      return nullptr;
+    }
+  };
+
+  absl::StatusOr<KnownJob*> KnownJobWith(const std::vector<Override>& overrides);
+  // Returns the job of a way that was made.
+  KnownJob& KnownJobOf(const Way& way);
   absl::StatusOr<std::vector<Override>> OverridesOf(const Choices& choices);
   // Makes what a draft lacks to this depth. Any thread may call it, as the function below.
   void Make(const Job& job, Depth depth, MadeDraft& made);
@@ -196,7 +218,8 @@ class Ways {
   const WorkLimits& limits_;
   Drafter drafter_;
   std::map<std::string, Way> tried_;  // By their overrides, as is jobs_.
-  std::map<std::string, absl::StatusOr<Job>> jobs_;
+  std::map<std::string, absl::StatusOr<KnownJob*>> jobs_;
+  std::list<KnownJob> known_jobs_;
   Budget budget_;
   absl::Status error_;
   int plans_ = 0;

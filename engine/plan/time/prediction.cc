@@ -105,14 +105,11 @@ class Predictor::Works {
   std::unordered_map<std::string, Known> known_;  // By all that their seconds depend on.
 };
 
-namespace {
-
-// The works of a program.
-class ProgramTimes {
+// By instruction.
+class ProgramWorks {
  public:
   template <class Works>
-  ProgramTimes(const StepProgram& program, Works& works) {
-    times_.reserve(program.instructions.size());
+  ProgramWorks(const StepProgram& program, Works& works) {
     known_.reserve(program.instructions.size());
     KnownByText by_text;
     for (const Instruction& instruction : program.instructions) {
@@ -122,20 +119,25 @@ class ProgramTimes {
         TakeForm(form, /*first_iteration=*/true);
         first = &works.Of(form, by_text);
       }
-      times_.push_back({first->alone, later->alone});
       known_.emplace_back(first, later);
     }
   }
 
-  const std::vector<InstructionTimes>& times() const { return times_; }
-  const Known& Of(const Issue& issue) const {
-    return issue.first_iteration() ? *known_[issue.id].first : *known_[issue.id].second;
+  std::vector<InstructionTimes> Times() const {
+    std::vector<InstructionTimes> times;
+    times.reserve(known_.size());
+    for (const auto& [first, later] : known_) times.push_back({first->alone, later->alone});
+    return times;
   }
+  const Known& First(InstructionId id) const { return *known_[id].first; }
+  const Known& Later(InstructionId id) const { return *known_[id].second; }
+  const Known& Of(const Issue& issue) const { return issue.first_iteration() ? First(issue.id) : Later(issue.id); }
 
  private:
-  std::vector<InstructionTimes> times_;
   std::vector<std::pair<const Known*, const Known*>> known_;  // Of the first iteration and of the others.
 };
+
+namespace {
 
 // Returns "blocks.*.attention" for "blocks.12.attention".
 std::string WithoutNumbers(absl::string_view name) {
@@ -149,7 +151,7 @@ std::string WithoutNumbers(absl::string_view name) {
 }
 
 // Returns the share of each kind of knowledge in the seconds that all streams are busy.
-std::array<double, kKnowledges> SharesOf(const ProgramTimes& known, const StepTimes& step) {
+std::array<double, kKnowledges> SharesOf(const ProgramWorks& known, const StepTimes& step) {
   std::array<double, kKnowledges> shares = {};
   double all = 0;
   for (const IssueTimes& times : step.issues) {
@@ -164,7 +166,7 @@ std::array<double, kKnowledges> SharesOf(const ProgramTimes& known, const StepTi
 }
 
 // Goes along the critical path. Returns how many seconds the step may be off.
-double AddPath(const StepProgram& program, const ProgramTimes& known, Prediction& p) {
+double AddPath(const StepProgram& program, const ProgramWorks& known, Prediction& p) {
   double off = 0, explained = 0;
   std::map<std::pair<std::string, std::string>, double> parts;
   for (const int32_t i : p.times.path) {
@@ -225,32 +227,32 @@ Predictor::Works& Predictor::WorksOf(const StepFacts& facts) {
   return *works;
 }
 
-StepTimes Predictor::Run(const StepProgram& program, const std::vector<InstructionTimes>& times,
-                         const StepFacts& facts) const {
-  return RunOnPaper(program, times,
+std::shared_ptr<const ProgramWorks> Predictor::WorksOf(const StepProgram& program, const StepFacts& facts) {
+  return std::make_shared<const ProgramWorks>(program, WorksOf(facts));
+}
+
+StepTimes Predictor::Run(const StepProgram& program, const ProgramWorks& works, const StepFacts& facts) const {
+  return RunOnPaper(program, works.Times(),
                     {.issue_seconds = OrNothing(profile_.issue_seconds()),
                      .graphs = facts.graphs,
                      .rank_spread = std::min(1.0, OrNothing(profile_.rank_spread()))});
 }
 
-StepSeconds Predictor::SecondsOf(const StepProgram& program, const StepFacts& facts) {
-  const ProgramTimes known(program, WorksOf(facts));
-  const StepTimes times = Run(program, known.times(), facts);
-  return {.seconds = times.seconds + OrNothing(profile_.between_steps_seconds()), .known = SharesOf(known, times)};
+StepSeconds Predictor::SecondsOf(const StepProgram& program, const ProgramWorks& works, const StepFacts& facts) const {
+  const StepTimes times = Run(program, works, facts);
+  return {.seconds = times.seconds + OrNothing(profile_.between_steps_seconds()), .known = SharesOf(works, times)};
 }
 
-double Predictor::LeastSecondsOf(const StepProgram& program, const StepFacts& facts) {
+double Predictor::LeastSecondsOf(const StepProgram& program, const ProgramWorks& works) const {
   constexpr double kRounding = 1e-5;  // More than the clock may round off, also where it takes iterations for equal.
-  const ProgramTimes known(program, WorksOf(facts));
   std::array<double, kStreams> busy = {};
   for (const Loop& loop : program.loops) {
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
       const Instruction& instruction = program.instructions[id];
-      const InstructionTimes& times = known.times()[id];
       const bool has_first = IsIssued(instruction, loop, 0);
       const auto later = static_cast<double>(TimesIssued(instruction, loop) - (has_first ? 1 : 0));
       busy[static_cast<size_t>(instruction.stream)] +=
-          (has_first ? times.first.seconds : 0) + later * times.later.seconds;
+          (has_first ? works.First(id).alone.seconds : 0) + later * works.Later(id).alone.seconds;
     }
   }
   const double least = *std::max_element(busy.begin(), busy.end()) * (1 - kRounding);
@@ -261,8 +263,8 @@ Prediction Predictor::Predict(const StepProgram& program, const StepFacts& facts
   // The first limits are the classes of works.
   static_assert(static_cast<int>(Limit::kCopy) == static_cast<int>(WorkClass::kHost) + 2 && kWorkClasses == 5);
   Prediction p{.machine = profile_.name()};
-  const ProgramTimes known(program, WorksOf(facts));
-  p.times = Run(program, known.times(), facts);
+  const ProgramWorks known(program, WorksOf(facts));
+  p.times = Run(program, known, facts);
   p.known = SharesOf(known, p.times);
   const double off = AddPath(program, known, p);
   const double between = OrNothing(profile_.between_steps_seconds());

@@ -87,6 +87,8 @@ struct StepSeconds {
   std::array<double, kKnowledges> known = {};
 };
 
+class ProgramWorks;  // The works of a program (prediction.cc).
+
 // Predicts steps on one machine. Remembers how long works take, so that further programs that have the same take less
 // time. Any thread may call it. Borrows the profile.
 class Predictor {
@@ -96,15 +98,21 @@ class Predictor {
 
   // Predict a step of `program`, which may be symbolic. Work with any profile; what it lacks is estimated.
   Prediction Predict(const StepProgram& program, const StepFacts& facts);
-  StepSeconds SecondsOf(const StepProgram& program, const StepFacts& facts);
+  StepSeconds SecondsOf(const StepProgram& program, const StepFacts& facts) {
+    return SecondsOf(program, *WorksOf(program, facts), facts);
+  }
+  // Returns the works of a program, which takes a good part of the time of a prediction. They do not depend on waits
+  // and addresses, and are valid as long as the predictor. The functions below take those of `program`.
+  std::shared_ptr<const ProgramWorks> WorksOf(const StepProgram& program, const StepFacts& facts);
+  StepSeconds SecondsOf(const StepProgram& program, const ProgramWorks& works, const StepFacts& facts) const;
   // Returns the seconds of the stream that is busy longest, if nothing else runs beside it. No step of the program
   // takes less, whatever its waits are.
-  double LeastSecondsOf(const StepProgram& program, const StepFacts& facts);
+  double LeastSecondsOf(const StepProgram& program, const ProgramWorks& works) const;
 
  private:
   class Works;
   Works& WorksOf(const StepFacts& facts);
-  StepTimes Run(const StepProgram& program, const std::vector<InstructionTimes>& times, const StepFacts& facts) const;
+  StepTimes Run(const StepProgram& program, const ProgramWorks& works, const StepFacts& facts) const;
 
   const proto::MachineProfile& profile_;
   std::mutex mutex_;  // Guards works_.

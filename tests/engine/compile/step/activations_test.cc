@@ -28,8 +28,8 @@ ModelGraph Decoder(bool qk_norm = false) {
 
 std::vector<std::string> KeptNames(const ModelGraph& graph, int unit, const ActivationOptions& options) {
   std::vector<std::string> names;
-  const std::vector<bool> kept =
-      DecideKept(graph.units[unit], unit + 1 == std::ssize(graph.units), options, std::ssize(graph.units) - 2);
+  const std::vector<bool> kept = DecideKept(graph.units[unit], UnitAccesses(graph.units[unit]),
+                                            unit + 1 == std::ssize(graph.units), options, std::ssize(graph.units) - 2);
   for (size_t id = 0; id < kept.size(); ++id) {
     if (kept[id]) names.push_back(graph.units[unit].values[id].name.substr(graph.units[unit].name.size() + 1));
   }
