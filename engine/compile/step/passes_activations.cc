@@ -26,12 +26,22 @@ bool IsLocal(const Buffer& buffer, const Lifetime& lifetime, const Loop& loop) {
   return lifetime.first >= loop.begin && lifetime.last < loop.end && !whole_loop;
 }
 
-// Lets an op write its output over an input, if it may. Otherwise leaves it as it is, and returns false.
+// Returns whether two tensors that both are a whole buffer have the same elements there.
+bool IsSameShape(const Tensor& x, const Tensor& y) {
+  return x.dtype == y.dtype && x.rank == y.rank && x.shape == y.shape && x.strides == y.strides;
+}
+
+// Lets an op write its output over an input, if it may. Otherwise leaves it as it is, and returns false. REQUIRES: the
+// op uses both buffers as a whole, and they have the same size.
 bool WritesOver(Op& op, BufferId output, BufferId input) {
   std::vector<Tensor*> moved;
+  const Tensor* read = nullptr;
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
     if (t.present() && access == Access::kWrite && t.where.symbol == output) moved.push_back(&t);
+    if (t.present() && t.where.symbol == input) read = &t;
   });
+  // No op may write over what it sees in another way. Validate takes long to say so.
+  if (read == nullptr || (read->elements() > 0 && !IsSameShape(*moved.front(), *read))) return false;
   for (Tensor* t : moved) t->where.symbol = input;
   if (Validate(op).ok()) return true;
   for (Tensor* t : moved) t->where.symbol = output;
@@ -184,15 +194,20 @@ void WorkInPlace(StepProgram& program) {
   for (const Loop& loop : program.loops) {
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
       Instruction& instruction = program.instructions[id];
-      ChangeOperands(instruction, [&](Tensor& t) {
+      const auto rename = [&](Tensor& t) {
         if (merged_into[t.where.symbol] >= 0) t.where.symbol = merged_into[t.where.symbol];
-      });
+      };
       Op* op = std::get_if<Op>(&instruction.action);
-      if (op == nullptr) continue;
+      if (op == nullptr) {
+        ChangeOperands(instruction, rename);
+        continue;
+      }
+      if (instruction.scratch.present()) rename(instruction.scratch);
       dying.clear();
       born.clear();
-      VisitOperands(std::as_const(*op), [&](absl::string_view, const Tensor& t, Access access) {
+      VisitOperands(*op, [&](absl::string_view, Tensor& t, Access access) {
         if (!t.present()) return;
+        rename(t);
         const BufferId b = t.where.symbol;
         const bool dies = access == Access::kRead && lifetimes[b].last == id;
         const bool begins = access == Access::kWrite && lifetimes[b].first == id;

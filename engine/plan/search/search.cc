@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/plan/search/ways.h"
-#include "engine/strings/messages.h"
 
 namespace shale {
 namespace internal {
@@ -141,10 +140,10 @@ class Searcher {
   bool BestOf(size_t option, Way& best) {
     bool improved = false;
     const Choices base = best.choices;
-    const bool first_that_fits = (SearchedOptions()[option]->flags & kFasterWithMemory) != 0;
+    const bool first_that_fits = FirstThatFits(option);
     double fastest = 0;  // Of the first that fits.
     const std::vector<Settings> all = ways_.SettingsOf(best, option);
-    Prepare(base, option, all, first_that_fits ? Depth::kTimedIfFits : Depth::kSketched);
+    PrepareFrom(option, best);
     for (const Settings& settings : all) {
       const Choices choices = With(base, option, settings);
       improved |= Take(choices, best);
@@ -193,16 +192,6 @@ class Searcher {
   // Returns the choices of a way by its number.
   using WayOf = std::function<Choices(int64_t)>;
 
-  // A search by halves for the first of some ways that fits. The way before the first may be known not to fit, and the
-  // one after the last is taken to fit.
-  struct Halves {
-    int64_t too_large = 0, fits = 0;
-    int64_t round = 0;  // 1: the middle of an even number of ways is the later one.
-    bool open() const { return fits - too_large > 1; }
-    int64_t middle() const { return too_large + (fits - too_large + round) / 2; }
-    void Go(bool middle_fits) { (middle_fits ? fits : too_large) = middle(); }
-  };
-
   // Sketches what these searches will ask for, side by side, and the first ways that fit.
   void PrepareSearches(const Halves& halves, const std::vector<WayOf>& searches) {
     if (!ways_.has_threads()) return;
@@ -228,6 +217,21 @@ class Searcher {
     std::vector<Choices> ways;
     for (const Settings& settings : all) ways.push_back(With(base, option, settings));
     ways_.Prepare(ways, depth);
+  }
+
+  // Begins to make the ways with each setting of an option, and then those with the options after it, which are asked
+  // for next if no setting of this one is better.
+  void PrepareFrom(size_t option, const Way& best) {
+    if (!ways_.has_threads()) return;
+    std::vector<std::pair<Choices, Depth>> wanted;
+    for (; option < SearchedOptions().size(); ++option) {
+      if (option == kMicroBatch || option == kCheckpointing) continue;
+      const Depth depth = FirstThatFits(option) ? Depth::kTimedIfFits : Depth::kSketched;
+      for (const Settings& settings : ways_.SettingsOf(best, option)) {
+        wanted.emplace_back(With(best.choices, option, settings), depth);
+      }
+    }
+    ways_.Prepare(wanted);
   }
 
   // Applies the best presets to as few blocks as fit, with the micro-batch of `way` and with the next larger one.
@@ -479,18 +483,6 @@ class Searcher {
 
 }  // namespace
 }  // namespace internal
-
-std::vector<std::string> SearchFields() {
-  std::vector<std::string> fields;
-  for (const Option* option : internal::SearchedOptions()) fields.emplace_back(option->path);
-  return fields;
-}
-
-absl::Status CheckSearchField(absl::string_view path) {
-  const std::vector<std::string> fields = SearchFields();
-  if (std::find(fields.begin(), fields.end(), path) != fields.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("found ", Quoted(path), "; allowed: ", absl::StrJoin(fields, ", ")));
-}
 
 absl::StatusOr<SearchResult> FindFastest(const SearchQuery& query, const WorkLimits& limits) {
   for (const std::string& field : query.fields) SHALE_RETURN_IF_ERROR(CheckSearchField(field));

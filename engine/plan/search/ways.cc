@@ -5,7 +5,10 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/compile/memory/plan.h"
+#include "engine/strings/messages.h"
 #include "kernels/check.h"
 #include "kernels/hardware_threads.h"
 
@@ -243,21 +246,27 @@ absl::StatusOr<Accumulation> Ways::AccumulationWith(const std::vector<Override>&
 }
 
 void Ways::Prepare(const std::vector<Choices>& all, Depth depth) {
+  std::vector<std::pair<Choices, Depth>> wanted;
+  for (const Choices& choices : all) wanted.emplace_back(choices, depth);
+  Prepare(wanted);
+}
+
+void Ways::Prepare(const std::vector<std::pair<Choices, Depth>>& all) {
   if (!has_threads()) return;
   if (ended()) return ahead_.Prepare({});
-  const auto is_known = [&](const Way& way) {
+  const auto is_known = [](const Way& way, Depth depth) {
     if (way.exact || !way.variant.status.ok() || depth == Depth::kSketched) return true;
     if (depth == Depth::kTimedIfFits && !way.fits()) return true;
     return depth != Depth::kPlaced && way.timed;
   };
   std::vector<DraftsAhead::Wanted> wanted;
-  for (const Choices& choices : all) {
+  for (const auto& [choices, depth] : all) {
     const absl::StatusOr<std::vector<Override>> overrides = OverridesOf(choices);
     if (!overrides.ok()) continue;
     const absl::StatusOr<KnownJob*> known = KnownJobWith(*overrides);
     if (!known.ok()) continue;
     const Way* latest = (*known)->latest();
-    if (latest == nullptr || !is_known(*latest)) wanted.push_back({(*known)->name, &(*known)->job, depth});
+    if (latest == nullptr || !is_known(*latest, depth)) wanted.push_back({(*known)->name, &(*known)->job, depth});
   }
   ahead_.Prepare(std::move(wanted));
 }
@@ -441,3 +450,19 @@ int64_t DraftsAhead::Instructions(bool only_ahead) const {
 }
 
 }  // namespace shale::internal
+
+namespace shale {
+
+std::vector<std::string> SearchFields() {
+  std::vector<std::string> fields;
+  for (const Option* option : internal::SearchedOptions()) fields.emplace_back(option->path);
+  return fields;
+}
+
+absl::Status CheckSearchField(absl::string_view path) {
+  const std::vector<std::string> fields = SearchFields();
+  if (std::find(fields.begin(), fields.end(), path) != fields.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("found ", Quoted(path), "; allowed: ", absl::StrJoin(fields, ", ")));
+}
+
+}  // namespace shale

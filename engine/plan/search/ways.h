@@ -17,6 +17,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +37,8 @@ namespace shale::internal {
 const std::vector<const Option*>& SearchedOptions();
 // Returns the position of an option in that list. REQUIRES: it is there.
 size_t PositionOf(absl::string_view path);
+// Returns whether the settings of an option are faster the more memory they need.
+inline bool FirstThatFits(size_t option) { return (SearchedOptions()[option]->flags & kFasterWithMemory) != 0; }
 
 // The settings that are chosen, by the position of their option. An option that is not in it stays as the job says.
 using Choices = std::map<size_t, Settings>;
@@ -65,6 +68,16 @@ struct Way {
 
 // Returns whether `a` is better than `b`.
 inline bool Better(const Way& a, const Way& b) { return a.key() < b.key(); }
+
+// A search by halves for the first of some ways that fits. The way before the first may be known not to fit, and the
+// one after the last is taken to fit.
+struct Halves {
+  int64_t too_large = 0, fits = 0;
+  int64_t round = 0;  // 1: the middle of an even number of ways is the later one.
+  bool open() const { return fits - too_large > 1; }
+  int64_t middle() const { return too_large + (fits - too_large + round) / 2; }
+  void Go(bool middle_fits) { (middle_fits ? fits : too_large) = middle(); }
+};
 
 // How far a draft is made ahead.
 enum class Depth {
@@ -165,7 +178,8 @@ class Ways {
 
   // Whether other threads make drafts.
   bool has_threads() const { return ahead_.has_threads(); }
-  // Begins to make the drafts of these ways, which will be asked for, on other threads. Changes no result.
+  // Begins to make the drafts of these ways, which may be asked for, in this order on other threads. Changes no result.
+  void Prepare(const std::vector<std::pair<Choices, Depth>>& all);
   void Prepare(const std::vector<Choices>& all, Depth depth);
   // Returns whether a way fits, as Sketch says. The way does not count as tried.
   bool SketchFits(const Choices& choices);
