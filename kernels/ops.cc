@@ -1,68 +1,17 @@
 // Defines the functions of op.h, which visit every kind of op.
 #include "kernels/ops.h"
 
-#include <cstdint>
-#include <new>
-#include <utility>
-
 #include "kernels/check.h"
 #include "kernels/op.h"
 
 namespace shale {
-
-namespace {
-
-// The memory of ops that were destroyed, of one thread. Planning makes and destroys the ops of hundreds of programs,
-// and malloc is slow at that: an op is larger than the blocks that it keeps for each thread.
-class FreeOps {
- public:
-  // Returns memory for an OpKinds.
-  static void* Take() {
-    if (list_.first == nullptr) return ::operator new(sizeof(OpKinds));
-    --list_.count;
-    return std::exchange(list_.first, list_.first->next);
-  }
-  static void Give(void* memory) {
-    if (list_.count == list_.most) return ::operator delete(memory);
-    if (list_.first == nullptr) static thread_local const AtEndOfThread at_end;
-    ++list_.count;
-    list_.first = new (memory) Block{list_.first};
-  }
-
- private:
-  struct Block {
-    Block* next;
-  };
-  // Has no destructor: static objects may destroy ops when the thread has ended.
-  struct List {
-    Block* first;
-    int64_t count, most;
-  };
-  struct AtEndOfThread {
-    ~AtEndOfThread() {
-      list_.most = 0;
-      while (list_.first != nullptr) ::operator delete(std::exchange(list_.first, list_.first->next));
-      list_.count = 0;
-    }
-  };
-#if defined(__SANITIZE_ADDRESS__)
-  static constexpr int64_t kMost = 0;  // So that it sees what uses an op that was destroyed.
-#else
-  static constexpr int64_t kMost = 8192;  // 10 MB.
-#endif
-  static constinit thread_local List list_;
-};
-constinit thread_local FreeOps::List FreeOps::list_ = {nullptr, 0, FreeOps::kMost};
-
-}  // namespace
 
 OpKinds::OpKinds(const OpKinds& other) = default;
 OpKinds& OpKinds::operator=(const OpKinds& other) = default;
 OpKinds::~OpKinds() = default;
 
 template <class Kind>
-requires IsOpKind<Kind> Op::Op(Kind op)
-    : kinds_(new (FreeOps::Take()) OpKinds(std::in_place_type<Kind>, std::move(op))) {}
+requires IsOpKind<Kind> Op::Op(Kind op) : kinds_(new OpKinds(std::in_place_type<Kind>, std::move(op))) {}
 template <class Kind>
 const Kind* Op::As() const {
   return std::get_if<Kind>(kinds_.get());
@@ -74,25 +23,15 @@ SHALE_EACH_OP_KIND(SHALE_COMPILE)
 #undef SHALE_COMPILE
 
 Op::Op() = default;
-Op::Op(const Op& other) : kinds_(other.kinds_ == nullptr ? nullptr : new (FreeOps::Take()) OpKinds(*other.kinds_)) {}
+Op::Op(const Op& other) : kinds_(other.kinds_ == nullptr ? nullptr : std::make_unique<OpKinds>(*other.kinds_)) {}
 Op::Op(Op&& other) noexcept = default;
-Op& Op::operator=(Op&& other) noexcept {
-  if (this == &other) return *this;
-  const Op old(std::move(*this));
-  kinds_ = std::move(other.kinds_);
-  return *this;
-}
+Op& Op::operator=(Op&& other) noexcept = default;
 Op& Op::operator=(const Op& other) {
   if (kinds_ == nullptr || other.kinds_ == nullptr) return *this = Op(other);
   *kinds_ = *other.kinds_;  // Allocates no memory. The executor relies on that.
   return *this;
 }
-Op::~Op() {
-  OpKinds* kinds = kinds_.release();
-  if (kinds == nullptr) return;
-  kinds->~OpKinds();
-  FreeOps::Give(kinds);
-}
+Op::~Op() = default;
 
 void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor) {
   std::visit([&](const auto& o) { std::decay_t<decltype(o)>::Visit(o, visitor); }, op.kinds());
