@@ -48,7 +48,8 @@ sharding { strategy: FULL_SHARD accumulation: LAYERED ranks: 6 prefetch: 0 resha
 precision { compute: BF16 master: SPLIT gradient_shards: BF16 reduce: BF16 allow_tf32: true fp32_logits: true
   matmuls: FP8 fp8_gradients: E4M3 fp8_scaling: BLOCKWISE }
 memory {
-  offload: "blocks.*.attention.*" offload_state: PARAMETERS host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
+  offload: "blocks.*.attention.*" offload_state: PARAMETERS host_budget_bytes: 98765432109
+  budget_bytes: 123456789012 loss_chunk_tokens: 77
   keep_gradients: true
 }
 activation_checkpointing {
@@ -63,7 +64,8 @@ optimizer {
   learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"
   train_only: "blocks.3.*" train_only: "*norm*"
   frozen_weights: BF16
-  max_gradient_norm: 0.5 clipping: PER_UNIT update: IN_BACKWARD device: HOST non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
+  max_gradient_norm: 0.5 clipping: PER_UNIT update: IN_BACKWARD device: HOST non_finite: SKIP
+  scaling: SQUARE_ROOT base_batch: 64
 }
 lr_schedule {
   shape: WARMUP_STABLE_DECAY steps: 1000 warmup_samples: 5000 final_fraction: 0 decay_fraction: 0.30000000000000004
