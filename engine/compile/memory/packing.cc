@@ -152,7 +152,7 @@ void Occupancy::TakenDuring(int32_t first, int32_t last, std::vector<ByteRange>&
 void Occupancy::Collect(int node, int32_t begin, int32_t end, int32_t first, int32_t last,
                         std::vector<ByteRange>& taken) const {
   const bool covered = first <= begin && last >= end - 1;
-  const std::vector<ByteRange>& ranges = (covered ? nodes_[node].any : nodes_[node].whole).ranges();
+  const absl::Span<const ByteRange> ranges = (covered ? nodes_[node].any : nodes_[node].whole).ranges();
   for (const ByteRange& range : ranges) taken.push_back(range);
   if (covered) return;
   if (IsLeaf(node)) {

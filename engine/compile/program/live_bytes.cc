@@ -1,55 +1,17 @@
 #include "engine/compile/program/live_bytes.h"
 
-#include <algorithm>
-#include <utility>
-#include <variant>
-
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/range_set.h"
 
 namespace shale {
 namespace {
 
-// Bytes of a buffer: a RangeSet that allocates nothing as long as it has one range, as most have.
-class WrittenBytes {
- public:
-  void Add(ByteRange range) {
-    if (range.begin >= range.end) return;
-    if (more_.ranges().empty()) {
-      if (one_.begin >= one_.end) {
-        one_ = range;
-        return;
-      }
-      if (range.begin <= one_.end && range.end >= one_.begin) {
-        one_ = {std::min(one_.begin, range.begin), std::max(one_.end, range.end)};
-        return;
-      }
-      more_.Add(std::exchange(one_, {}));
-    }
-    more_.Add(range);
-  }
-  bool Contains(ByteRange range) const {
-    if (!more_.ranges().empty()) return more_.Contains(range);
-    return range.begin >= range.end || (one_.begin <= range.begin && range.end <= one_.end);
-  }
-  // Returns whether the first `bytes` bytes are in the set, as one range.
-  bool ContainsFirst(int64_t bytes) const { return one_.begin == 0 && one_.end >= bytes && one_.end > 0; }
-  void clear() {
-    one_ = {};
-    more_.clear();
-  }
-
- private:
-  ByteRange one_;  // Empty once there are several.
-  RangeSet more_;
-};
-
 // The accesses to one buffer so far.
 struct Use {
   Lifetime span;
   int first_loop = -1;
   int last_loop = -1;
-  WrittenBytes written;     // Bytes written in the current iteration of last_loop.
+  RangeSet written;         // Bytes written in the current iteration of last_loop.
   bool read_first = false;  // Whether an iteration reads bytes before it writes them.
 
   void Touch(InstructionId id, int loop) {
@@ -63,72 +25,46 @@ struct Use {
   }
 };
 
-// Records the accesses of a program to its buffers.
-class Uses {
- public:
-  explicit Uses(const StepProgram& program) : program_(program), uses_(program.buffers.size()) {}
-
-  // Records the accesses of an instruction of a loop.
-  void Add(InstructionId id, int loop) {
-    const Instruction& instruction = program_.instructions[id];
-    const bool repeats = program_.loops[loop].repeat > 1;  // Else nothing passes from one iteration to the next.
-    writes_.clear();
-    // The first iteration accesses no other buffers than the later ones, and reads no more than they do.
-    VisitInstruction(instruction, /*first_iteration=*/false, [&](absl::string_view, const Tensor& t, Access access) {
-      Use& use = uses_[t.where.symbol];
-      use.Touch(id, loop);
-      if (!repeats || use.written.ContainsFirst(program_.buffers[t.where.symbol].slot_bytes)) return;
-      const ByteRange bytes = {t.where.offset_bytes, t.where.offset_bytes + t.extent_bytes()};
-      const std::vector<ElementRange>* ranges = access == Access::kReadWrite ? RangesOf(instruction) : nullptr;
-      if (access != Access::kWrite && ranges == nullptr && !use.written.Contains(bytes)) use.read_first = true;
-      if (access != Access::kRead) writes_.push_back({&use, bytes, ranges, SizeOf(t.dtype)});
-    });
-    // An instruction reads before it writes.
-    for (const Write& write : writes_) write.Do();
+void Write(RangeSet& written, const OperandBytes& operand) {
+  if (operand.ranges == nullptr) {
+    written.Add(operand.bytes);
+    return;
   }
-
-  std::vector<Use>& all() { return uses_; }
-
- private:
-  struct Write {
-    Use* use;
-    ByteRange bytes;
-    const std::vector<ElementRange>* ranges;  // Of these bytes, unless it is all of them.
-    int64_t element_bytes;
-
-    void Do() const {
-      if (ranges == nullptr) return use->written.Add(bytes);
-      for (const ElementRange& range : *ranges) {
-        use->written.Add({bytes.begin + range.begin * element_bytes, bytes.begin + range.end * element_bytes});
-      }
-    }
-  };
-  static const std::vector<ElementRange>* RangesOf(const Instruction& instruction) {
-    const Op* op = std::get_if<Op>(&instruction.action);
-    return op == nullptr ? nullptr : WrittenRanges(*op);
+  for (const ElementRange& range : *operand.ranges) {
+    written.Add({operand.bytes.begin + range.begin * operand.element_bytes,
+                 operand.bytes.begin + range.end * operand.element_bytes});
   }
-
-  const StepProgram& program_;
-  std::vector<Use> uses_;      // By buffer.
-  std::vector<Write> writes_;  // Of one instruction.
-};
+}
 
 }  // namespace
 
 std::vector<Lifetime> ComputeLifetimes(const StepProgram& program) {
-  Uses uses(program);
+  std::vector<Use> uses(program.buffers.size());
   std::vector<int> loop_of(program.instructions.size(), -1);
-  for (int s = 0; s < std::ssize(program.loops); ++s) {
-    for (InstructionId id = program.loops[s].begin; id < program.loops[s].end; ++id) {
-      loop_of[id] = s;
-      uses.Add(id, s);
+  std::vector<OperandBytes> operands;
+  for (size_t s = 0; s < program.loops.size(); ++s) {
+    const Loop& loop = program.loops[s];
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
+      loop_of[id] = static_cast<int>(s);
+      // The first iteration accesses no other buffers than the later ones, and reads no more than they do.
+      GetOperands(program.instructions[id], /*first_iteration=*/false, operands);
+      for (const OperandBytes& operand : operands) uses[operand.buffer].Touch(id, static_cast<int>(s));
+      if (loop.repeat == 1) continue;  // Nothing passes from one iteration to the next.
+      // An instruction reads before it writes.
+      for (const OperandBytes& operand : operands) {
+        Use& use = uses[operand.buffer];
+        if (operand.reads && operand.ranges == nullptr && !use.written.Contains(operand.bytes)) use.read_first = true;
+      }
+      for (const OperandBytes& operand : operands) {
+        if (operand.writes) Write(uses[operand.buffer].written, operand);
+      }
     }
   }
 
   std::vector<Lifetime> lifetimes(program.buffers.size());
   for (size_t b = 0; b < lifetimes.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
-    Use& use = uses.all()[b];
+    Use& use = uses[b];
     if (buffer.persistent) {
       lifetimes[b] = {0, static_cast<InstructionId>(program.instructions.size()) - 1};
       continue;

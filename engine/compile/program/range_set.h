@@ -3,14 +3,16 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "kernels/element_range.h"
 
 namespace shale {
 
 // Ranges that touch are joined, so a range is in the set exactly when one of `ranges` contains it. The ranges are
-// stored in a sorted vector: in a plan a set has only a handful of ranges, no matter how many were added.
+// stored in a sorted vector: in a plan a set has only a handful of ranges, no matter how many were added. Most sets
+// have one range, which needs no allocation.
 class RangeSet {
  public:
   void Add(ByteRange range) {
@@ -38,14 +40,16 @@ class RangeSet {
   }
 
   void clear() { ranges_.clear(); }
-  const std::vector<ByteRange>& ranges() const { return ranges_; }  // Ascending, with gaps between them.
+  absl::Span<const ByteRange> ranges() const { return ranges_; }  // Ascending, with gaps between them.
 
  private:
-  std::vector<ByteRange>::iterator FirstEndingAtOrAfter(int64_t at) {
+  using Ranges = absl::InlinedVector<ByteRange, 1>;
+
+  Ranges::iterator FirstEndingAtOrAfter(int64_t at) {
     return std::lower_bound(ranges_.begin(), ranges_.end(), at,
                             [](const ByteRange& r, int64_t value) { return r.end < value; });
   }
-  std::vector<ByteRange> ranges_;
+  Ranges ranges_;
 };
 
 }  // namespace shale

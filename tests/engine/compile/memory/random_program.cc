@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "engine/compile/program/range_set.h"
 #include "kernels/ops/flat.h"
 #include "tests/engine/compile/memory/program_builder.h"
@@ -136,7 +137,7 @@ class Generator {
   Instruction& EmitOffload(StreamId stream) {
     last_only_ = false;
     const BufferId from = Choose([&](BufferId b) {
-      const std::vector<ByteRange>& here = readable_[b].in_iteration.ranges();
+      const absl::Span<const ByteRange> here = readable_[b].in_iteration.ranges();
       return buffer(b).slots == 1 && here.size() == 1 && here[0] == ByteRange{0, buffer(b).slot_bytes};
     });
     if (from < 0) return builder_.Touch(stream, {}, {Write()});
@@ -186,7 +187,7 @@ class Generator {
     if (id < 0) return {};
     taken_.push_back(id);
     const Readable& r = readable_[id];
-    const std::vector<ByteRange>& ranges =
+    const absl::Span<const ByteRange> ranges =
         r.in_iteration.ranges().empty() || (Pick(2) == 0 && !r.before.ranges().empty()) ? r.before.ranges()
                                                                                         : r.in_iteration.ranges();
     const ByteRange range = ranges[Pick(std::ssize(ranges))];
