@@ -5,10 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "engine/compile/memory/plan.h"
-#include "engine/strings/messages.h"
 #include "kernels/check.h"
 #include "kernels/hardware_threads.h"
 
@@ -20,15 +17,6 @@ constexpr int64_t kNearBudget = 200;
 
 int64_t InstructionsOf(const MadeDraft& made) {
   return made.draft.ok() ? std::ssize(made.draft->train.step.program.instructions) : 0;
-}
-
-std::vector<const Option*> OptionsInOrder() {
-  std::vector<const Option*> all;
-  for (const Option& option : Options()) {
-    if (option.all != nullptr) all.push_back(&option);
-  }
-  std::sort(all.begin(), all.end(), [](auto* a, auto* b) { return a->search_order < b->search_order; });
-  return all;
 }
 
 KeptTensors KeptBySeveralUnits(const StepProgram& program) {
@@ -64,18 +52,6 @@ const Way& NotTried() {
 }
 
 }  // namespace
-
-const std::vector<const Option*>& SearchedOptions() {
-  static const auto* const options = new std::vector<const Option*>(OptionsInOrder());
-  return *options;
-}
-
-size_t PositionOf(absl::string_view path) {
-  const std::vector<const Option*>& all = SearchedOptions();
-  const auto at = std::find_if(all.begin(), all.end(), [&](const Option* option) { return option->path == path; });
-  SHALE_CHECK(at != all.end()) << path;
-  return static_cast<size_t>(at - all.begin());
-}
 
 Ways::Ways(const SearchQuery& query, const WorkLimits& limits)
     : query_(query),
@@ -450,19 +426,3 @@ int64_t DraftsAhead::Instructions(bool only_ahead) const {
 }
 
 }  // namespace shale::internal
-
-namespace shale {
-
-std::vector<std::string> SearchFields() {
-  std::vector<std::string> fields;
-  for (const Option* option : internal::SearchedOptions()) fields.emplace_back(option->path);
-  return fields;
-}
-
-absl::Status CheckSearchField(absl::string_view path) {
-  const std::vector<std::string> fields = SearchFields();
-  if (std::find(fields.begin(), fields.end(), path) != fields.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("found ", Quoted(path), "; allowed: ", absl::StrJoin(fields, ", ")));
-}
-
-}  // namespace shale
