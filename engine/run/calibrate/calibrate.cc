@@ -202,7 +202,8 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
   absl::Status left_out = absl::InvalidArgumentError("there is no job to measure");
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (SecondsSince(begin) > options.seconds / 2) {  // The other half is for rounds.
-      tell(absl::StrFormat("the time is up: %d of %d jobs are not measured", jobs.size() - i, jobs.size()));
+      tell(absl::StrFormat("the time is up: %d of %d jobs are not measured; give more seconds", jobs.size() - i,
+                           jobs.size()));
       break;
     }
     if (probe == nullptr) {
