@@ -64,6 +64,12 @@ void DescribeOperands(const Op& op, Work& work) {
   work.sizes = {ElementsOf(*largest) / std::max(columns, 1.0), columns};
 }
 
+void DescribeSource(const Float8Source& source, Work& work) {
+  if (source.kind == Float8Source::Kind::kMatrix) return;
+  AddWords(work, ToString(source.kind));
+  if (source.gate == GateKind::kGeluTanh) AddWords(work, "gelu");
+}
+
 void Describe(const Op& op, Work& work) {
   work.flops = FlopsOf(op);
   work.work_class = work.flops > 0 ? WorkClass::kArithmetic : WorkClass::kMemory;
@@ -77,7 +83,9 @@ void Describe(const Op& op, Work& work) {
   if (const auto* quantize = op.As<QuantizeFloat8>()) {
     if (quantize->transposed_CR.present()) AddWords(work, quantize->out_RC.present() ? "both" : "transposed");
     if (quantize->scales != Float8Scales::kOne) AddWords(work, ToString(quantize->scales));
+    DescribeSource(quantize->source, work);
   }
+  if (const auto* find = op.As<AbsMax>()) DescribeSource(find->source, work);
 }
 
 // Describes a copy of `bytes` between device and host.
