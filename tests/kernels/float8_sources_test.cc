@@ -70,7 +70,7 @@ Tensor InputOf(TestMemory& memory, const SourceOperands& s) {
 Tensor WeightOf(TestMemory& memory, const SourceOperands& s) {
   return memory.Values(s.act, {s.columns}, NumbersOf(s.columns, 1.5, nullptr));
 }
-Tensor GradientOf(TestMemory& memory, const SourceOperands& s) {
+Tensor GradientInput(TestMemory& memory, const SourceOperands& s) {
   return memory.Values(s.act, {s.rows, s.columns / 2}, NumbersOf(s.rows * s.columns / 2, 0.5, nullptr));
 }
 
@@ -81,7 +81,7 @@ Float8Source SourceOf(TestMemory& memory, const SourceOperands& s, const std::ve
     source.weight_C = WeightOf(memory, s);
     source.rstd_R = memory.Values(DType::kFloat32, {s.rows}, rstd);
   } else if (s.kind == SourceKind::kGateGradient) {
-    source.d_y_RF = GradientOf(memory, s);
+    source.d_y_RF = GradientInput(memory, s);
   }
   return source;
 }
@@ -254,7 +254,7 @@ WrittenMatrix Write(const TestBackend& backend, const SourceOperands& s) {
       return {OperandAfter(backend, memory, SwiGluForward{.gate_up_T2F = x, .y_TF = matrix, .gate = s.gate}, matrix)};
     default: {
       const SwiGluBackward op{
-          .gate_up_T2F = x, .d_y_TF = GradientOf(memory, s), .d_gate_up_T2F = matrix, .gate = s.gate};
+          .gate_up_T2F = x, .d_y_TF = GradientInput(memory, s), .d_gate_up_T2F = matrix, .gate = s.gate};
       return {OperandAfter(backend, memory, op, matrix)};
     }
   }

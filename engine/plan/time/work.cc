@@ -13,6 +13,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/norm.h"
 
 namespace shale {
 namespace {
@@ -86,6 +87,7 @@ void Describe(const Op& op, Work& work) {
     DescribeSource(quantize->source, work);
   }
   if (const auto* find = op.As<AbsMax>()) DescribeSource(find->source, work);
+  if (const auto* norm = op.As<RmsNormForward>(); norm != nullptr && !norm->y.present()) AddWords(work, "statistics");
 }
 
 // Describes a copy of `bytes` between device and host.
