@@ -49,12 +49,49 @@ std::vector<Tensor> OperandsOf(const SourceOf& found) {
   return operands;
 }
 
-bool Accesses(const Op& op, ValueId id, bool writes_only) {
-  bool found = false;
+// The nodes of forward or of backward, with the values that their ops access.
+struct NodeList {
+  struct Operand {
+    ValueId value;
+    Access access;
+  };
+  explicit NodeList(std::vector<Node>& of) : nodes(of) {
+    for (const Node& node : nodes) {
+      std::vector<Operand>& operands = accesses.emplace_back();
+      VisitOperands(node.op, [&](absl::string_view, const Tensor& t, Access access) {
+        if (t.present()) operands.push_back({t.where.symbol, access});
+      });
+    }
+  }
+  bool Accesses(size_t node, ValueId id) const {
+    return std::any_of(accesses[node].begin(), accesses[node].end(), [&](const Operand& o) { return o.value == id; });
+  }
+  // Returns whether a node from `first` on writes a value.
+  bool WritesFrom(size_t first, ValueId id) const {
+    for (size_t node = first; node < accesses.size(); ++node) {
+      for (const auto& [value, access] : accesses[node]) {
+        if (value == id && access != Access::kRead) return true;
+      }
+    }
+    return false;
+  }
+  bool AnyAccesses(ValueId id) const {
+    for (size_t node = 0; node < accesses.size(); ++node) {
+      if (Accesses(node, id)) return true;
+    }
+    return false;
+  }
+
+  std::vector<Node>& nodes;
+  std::vector<std::vector<Operand>> accesses;  // By node.
+};
+
+bool Writes(const Op& op, ValueId id) {
+  bool writes = false;
   VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
-    found |= t.present() && t.where.symbol == id && (!writes_only || access != Access::kRead);
+    writes |= t.present() && t.where.symbol == id && access != Access::kRead;
   });
-  return found;
+  return writes;
 }
 
 // Returns the matrix that an op quantizes, or of which it finds the maximum. Returns null for other ops, and for those
@@ -83,119 +120,102 @@ class SourceUser {
   explicit SourceUser(UnitGraph& unit) : unit_(unit) {}
 
   void Run() {
-    Use(unit_.forward);
-    RemoveForward();
+    Use(/*forward=*/true);
     // After forward: what computes a gradient may also recompute an activation, which forward may not need any more.
-    Use(unit_.backward);
-    std::vector<Node> backward;
-    for (size_t node = 0; node < unit_.backward.size(); ++node) {
-      if (!removed_[node]) backward.push_back(std::move(unit_.backward[node]));
-    }
-    unit_.backward = std::move(backward);
+    Use(/*forward=*/false);
   }
 
  private:
-  // Looks for matrices among the results of `nodes`, forward or backward. Sets `removed_`.
-  void Use(std::vector<Node>& nodes) {
-    removed_.assign(nodes.size(), false);
-    for (size_t node = 0; node < nodes.size(); ++node) {
-      const std::optional<SourceOf> found = FindSource(nodes[node].op);
-      if (!found || !found->matrix.present() || found->matrix.dtype == DType::kFloat32) continue;
-      const std::vector<size_t> readers = ReadersOf(nodes, node, found->matrix);
-      if (readers.empty() || !Lasts(nodes, node, *found) || !MayRead(nodes, readers, *found)) continue;
-      for (const size_t reader : readers) SetSource(nodes[reader].op, *found);
-      Drop(nodes, node, found->matrix.where.symbol);
+  // Looks for matrices among the results of forward or of backward.
+  void Use(bool forward) {
+    NodeList own(forward ? unit_.forward : unit_.backward);
+    const NodeList others(forward ? unit_.backward : unit_.forward);
+    std::vector<bool> removed(own.nodes.size(), false);
+    for (size_t node = 0; node < own.nodes.size(); ++node) {
+      const std::optional<SourceOf> found = FindSource(own.nodes[node].op);
+      if (!found || !found->matrix.present() || !IsOwn(found->matrix, own.nodes[node], forward)) continue;
+      const std::vector<size_t> readers = ReadersOf(own, node, found->matrix);
+      const ValueId id = found->matrix.where.symbol;
+      if (readers.empty() || others.AnyAccesses(id)) continue;
+      const std::vector<Tensor> operands = OperandsOf(*found);
+      const bool last = std::none_of(operands.begin(), operands.end(), [&](const Tensor& t) {
+        return own.WritesFrom(node + 1, t.where.symbol) || (forward && others.WritesFrom(0, t.where.symbol));
+      });
+      if (!last || (forward && KeepsMore(own, readers, operands, others))) continue;
+      for (const size_t reader : readers) SetSource(own.nodes[reader].op, *found);
+      removed[node] = Drop(own.nodes[node], id);
     }
+    Remove(own.nodes, removed, forward);
   }
 
-  // Returns the nodes that read the matrix which `node` writes. Returns none if one of them does not quantize it as a
-  // whole, or if others need it: the next unit, or the other of forward and backward.
-  std::vector<size_t> ReadersOf(const std::vector<Node>& nodes, size_t node, const Tensor& matrix) const {
+  // Returns whether a matrix belongs to forward, or to backward, alone, and whether its op, that of `node`, writes all
+  // of it and computes nothing else on the way.
+  bool IsOwn(const Tensor& matrix, const Node& node, bool forward) const {
     const ValueId id = matrix.where.symbol;
     const Value& value = unit_.values[id];
-    const bool forward = &nodes == &unit_.forward;
-    const bool own = value.role == (forward ? ValueRole::kActivation : ValueRole::kGradient) && id != unit_.output &&
-                     id != unit_.input_gradient;
-    if (!own || matrix.rank != 2 || nodes[node].recomputing || (forward && value.producers.size() != 1)) return {};
+    return value.role == (forward ? ValueRole::kActivation : ValueRole::kGradient) && id != unit_.output &&
+           id != unit_.input_gradient && matrix.rank == 2 && matrix.dtype != DType::kFloat32 && !node.recomputing &&
+           (!forward || value.producers.size() == 1);
+  }
+
+  // Returns the nodes that read the matrix which `node` writes. Returns none if one of them does anything with it but
+  // quantize it as a whole.
+  static std::vector<size_t> ReadersOf(const NodeList& list, size_t node, const Tensor& matrix) {
     std::vector<size_t> readers;
-    for (size_t other = 0; other < nodes.size(); ++other) {
-      if (other == node || !Accesses(nodes[other].op, id, /*writes_only=*/false)) continue;
-      const Tensor* quantized = QuantizedBy(nodes[other].op);
+    for (size_t other = 0; other < list.nodes.size(); ++other) {
+      if (other == node || !list.Accesses(other, matrix.where.symbol)) continue;
+      const Tensor* quantized = QuantizedBy(list.nodes[other].op);
       if (quantized == nullptr || other < node || !IsSameView(*quantized, matrix)) return {};
       readers.push_back(other);
-    }
-    for (const Node& other : forward ? unit_.backward : unit_.forward) {
-      if (Accesses(other.op, id, /*writes_only=*/false)) return {};
     }
     return readers;
   }
 
-  // Returns whether no op changes what a source is computed from after `node` has computed it.
-  bool Lasts(const std::vector<Node>& nodes, size_t node, const SourceOf& found) const {
-    for (const Tensor& t : OperandsOf(found)) {
-      const auto writes = [&](const Node& other) { return Accesses(other.op, t.where.symbol, /*writes_only=*/true); };
-      if (std::any_of(nodes.begin() + static_cast<int64_t>(node) + 1, nodes.end(), writes)) return false;
-      const bool forward = &nodes == &unit_.forward;
-      if (forward && std::any_of(unit_.backward.begin(), unit_.backward.end(), writes)) return false;
-    }
-    return true;
-  }
-
-  // Returns whether the readers may read what a source is computed from. Backward may want their results, and compute
-  // them again. So it keeps what they read, unless that is what it reads anyway.
-  bool MayRead(const std::vector<Node>& nodes, const std::vector<size_t>& readers, const SourceOf& found) const {
-    if (&nodes == &unit_.backward) return true;
+  // Returns whether backward would keep more if `readers` read these operands. It may want their results, and compute
+  // them again. So it keeps what they read, unless it reads all of that anyway.
+  bool KeepsMore(const NodeList& forward, const std::vector<size_t>& readers, const std::vector<Tensor>& operands,
+                 const NodeList& backward) const {
     bool wanted = false;
     for (const size_t reader : readers) {
-      VisitOperands(nodes[reader].op, [&](absl::string_view, const Tensor& t, Access access) {
-        if (t.present() && access != Access::kRead) wanted |= BackwardReads(t.where.symbol);
-      });
+      for (const auto& [value, access] : forward.accesses[reader]) {
+        wanted |= access != Access::kRead && backward.AnyAccesses(value);
+      }
     }
-    const std::vector<Tensor> operands = OperandsOf(found);
-    return !wanted || std::all_of(operands.begin(), operands.end(), [&](const Tensor& t) {
-      return unit_.values[t.where.symbol].role != ValueRole::kActivation || BackwardReads(t.where.symbol);
-    });
+    return wanted && std::any_of(operands.begin(), operands.end(), [&](const Tensor& t) {
+             return unit_.values[t.where.symbol].role == ValueRole::kActivation &&
+                    !backward.AnyAccesses(t.where.symbol);
+           });
   }
 
-  bool BackwardReads(ValueId id) const {
-    return std::any_of(unit_.backward.begin(), unit_.backward.end(),
-                       [&](const Node& node) { return Accesses(node.op, id, /*writes_only=*/false); });
-  }
-
-  // Drops the output `id` of `node`, and with it all of the node if that writes nothing else.
-  void Drop(std::vector<Node>& nodes, size_t node, ValueId id) {
+  // Drops the result `id` of a node. Returns whether nothing else is left of it.
+  bool Drop(Node& node, ValueId id) {
     unit_.values[id].producers.clear();
-    const auto drop = [](Op& op) {
-      auto* norm = op.As<RmsNormForward>();
-      norm->y = norm->weight_C = Tensor();
-    };
-    if (nodes[node].op.Is<RmsNormForward>()) {
-      drop(nodes[node].op);
-      if (nodes[node].from_sum) drop(*nodes[node].from_sum);
-    } else {
-      removed_[node] = true;
-    }
     for (Node& other : unit_.backward) {
-      if (other.recomputing && Accesses(*other.recomputing, id, /*writes_only=*/true)) other.recomputing.reset();
+      if (other.recomputing && Writes(*other.recomputing, id)) other.recomputing.reset();
     }
+    if (!node.op.Is<RmsNormForward>()) return true;
+    for (Op* op : {&node.op, node.from_sum ? &*node.from_sum : nullptr}) {
+      if (auto* norm = op == nullptr ? nullptr : op->As<RmsNormForward>()) norm->y = norm->weight_C = Tensor();
+    }
+    return false;
   }
 
-  // Takes the removed nodes out of forward.
-  void RemoveForward() {
-    std::vector<Node> forward;
-    std::vector<int> places;
-    for (size_t node = 0; node < unit_.forward.size(); ++node) {
-      places.push_back(static_cast<int>(forward.size()));
-      if (!removed_[node]) forward.push_back(std::move(unit_.forward[node]));
+  // Takes nodes out.
+  void Remove(std::vector<Node>& nodes, const std::vector<bool>& removed, bool forward) {
+    std::vector<Node> left;
+    std::vector<int> places;  // By node.
+    for (size_t node = 0; node < nodes.size(); ++node) {
+      places.push_back(static_cast<int>(left.size()));
+      if (!removed[node]) left.push_back(std::move(nodes[node]));
     }
-    unit_.forward = std::move(forward);
+    nodes = std::move(left);
+    if (!forward) return;
     for (Value& value : unit_.values) {
       for (int& producer : value.producers) producer = places[producer];
     }
   }
 
   UnitGraph& unit_;
-  std::vector<bool> removed_;
 };
 
 }  // namespace
