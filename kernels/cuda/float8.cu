@@ -35,28 +35,32 @@ constexpr int kTotalThreads = 1024;
 
 // Does the first step of AbsMax. C is the length of a row, or of one of its halves if the source has two.
 template <class Source, bool kAligned, class T = typename Source::Element>
-SHALE_KERNEL SHALE_BOUNDS(kThreads)
+SHALE_KERNEL SHALE_BOUNDS(kThreads, Source::kBlocksPerSm)
     PartialMaximaKernel(Source source, Global<uint32_t> partials, int64_t packs, int64_t packs_of_row, int64_t C) {
   constexpr int kPack = kPackOf<T>, kPacks = static_cast<int>(kMaximumPacks) / kThreads;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kMaximumPacks + threadIdx.x;
-  typename Source::Raw loaded[kPacks] = {};
-  int64_t columns[kPacks] = {};
-  SHALE_UNROLL
-  for (int k = 0; k < kPacks; ++k) {
-    const int64_t pack = begin + k * kThreads;
-    if (pack >= packs) continue;
-    const int64_t row = Quotient(pack, packs_of_row);
-    columns[k] = (pack - row * packs_of_row) * kPack;
-    loaded[k] = source.template Load<kAligned>(row, columns[k], C);
-  }
   uint32_t largest = 0;
   SHALE_UNROLL
-  for (int k = 0; k < kPacks; ++k) {
+  for (int turn = 0; turn < Source::kTurns; ++turn) {
+    constexpr int kOfTurn = kPacks / Source::kTurns;
+    typename Source::Raw loaded[kOfTurn] = {};
+    int64_t columns[kOfTurn] = {};
     SHALE_UNROLL
-    for (int half = 0; half < Source::kHalves; ++half) {
-      const Pack<T, kPack> values = source.Values(loaded[k], columns[k] + half * C, C);
+    for (int k = 0; k < kOfTurn; ++k) {
+      const int64_t pack = begin + (turn * kOfTurn + k) * kThreads;
+      if (pack >= packs) continue;
+      const int64_t row = Quotient(pack, packs_of_row);
+      columns[k] = (pack - row * packs_of_row) * kPack;
+      loaded[k] = source.template Load<kAligned>(row, columns[k], C);
+    }
+    SHALE_UNROLL
+    for (int k = 0; k < kOfTurn; ++k) {
       SHALE_UNROLL
-      for (int i = 0; i < kPack; ++i) largest = Larger(largest, __float_as_uint(Widen(values.at[i])) & 0x7FFFFFFFu);
+      for (int half = 0; half < Source::kHalves; ++half) {
+        const Pack<T, kPack> values = source.Values(loaded[k], columns[k] + half * C, C);
+        SHALE_UNROLL
+        for (int i = 0; i < kPack; ++i) largest = Larger(largest, __float_as_uint(Widen(values.at[i])) & 0x7FFFFFFFu);
+      }
     }
   }
   largest = LargestOfBlock<kThreads>(largest);

@@ -1,9 +1,9 @@
 // The matrices that become fp8, as kernels read them ([Note: sources of fp8] in kernels/ops/float8.h).
 //
 // A source hands out packs of kPackOf<T> adjacent numbers of a row. Load requests what a pack is computed from, and
-// Values computes it, rounded to T. So a thread requests all of its packs before it waits for any. Numbers from column
-// `end` on are zeros. kAligned promises that packs of the source's operands are whole and begin at multiples of 16
-// bytes.
+// Values computes it, rounded to T. So a thread requests all of its packs, or those of one of its turns, before it
+// waits for any. Numbers from column `end` on are zeros. kAligned promises that packs of the source's operands are
+// whole and begin at multiples of 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,8 @@ struct MatrixSource {
   using Raw = Pack<T, kPackOf<T>>;
   static constexpr bool kActivations = false;  // Whether the format is always f8e4m3.
   static constexpr int kHalves = 1;            // Of a row. The numbers in each are computed from the same ones.
+  static constexpr int kTurns = 1;             // In which a thread loads its packs, so that registers hold them.
+  static constexpr int kBlocksPerSm = 1;       // Blocks of 256 threads that an SM must hold at least.
   Rows<T> x;
 
   template <bool kAligned>
@@ -41,6 +43,8 @@ struct NormSource {
   };
   static constexpr bool kActivations = true;
   static constexpr int kHalves = 1;
+  static constexpr int kTurns = 1;
+  static constexpr int kBlocksPerSm = 2;
   Rows<T> x;
   Global<T> weight;
   Global<float> rstd;
@@ -71,6 +75,8 @@ struct GateSource {
   };
   static constexpr bool kActivations = true;
   static constexpr int kHalves = 1;
+  static constexpr int kTurns = 1;
+  static constexpr int kBlocksPerSm = 2;
   Global<T> gate_up;
   int64_t F;
   GateKind kind;
@@ -104,6 +110,8 @@ struct GateGradientSource {
   };
   static constexpr bool kActivations = false;
   static constexpr int kHalves = 2;
+  static constexpr int kTurns = 2;
+  static constexpr int kBlocksPerSm = 2;
   Global<T> gate_up, d_y;
   int64_t F;
   GateKind kind;

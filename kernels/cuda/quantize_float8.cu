@@ -30,23 +30,28 @@ struct OwnNumbers {
 template <bool kAligned, class Source>
 SHALE_DEVICE OwnNumbers LoadOwn(const Source& source, const OwnPlace& place, int64_t R, int64_t C) {
   constexpr int kPack = kPackOf<typename Source::Element>, kPacks = kOwnColumns / kPack;
-  const int64_t row = place.first_row() + place.row, column = place.first_column() + place.column;
-  typename Source::Raw raws[kOwnRows][kPacks] = {};
-  SHALE_UNROLL
-  for (int r = 0; r < kOwnRows; ++r) {
-    SHALE_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
-      if (row + r < R) raws[r][p] = source.template Load<kAligned>(row + r, column + p * kPack, C);
-    }
-  }
+  constexpr int kRowsOfTurn = kOwnRows / Source::kTurns;
+  const int64_t column = place.first_column() + place.column;
   OwnNumbers numbers;
   SHALE_UNROLL
-  for (int r = 0; r < kOwnRows; ++r) {
+  for (int first = 0; first < kOwnRows; first += kRowsOfTurn) {
+    const int64_t row = place.first_row() + place.row + first;
+    typename Source::Raw raws[kRowsOfTurn][kPacks] = {};
     SHALE_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
-      const auto values = source.Values(raws[r][p], column + p * kPack, C);
+    for (int r = 0; r < kRowsOfTurn; ++r) {
       SHALE_UNROLL
-      for (int i = 0; i < kPack; ++i) numbers.at[r][p * kPack + i] = Widen(values.at[i]);
+      for (int p = 0; p < kPacks; ++p) {
+        if (row + r < R) raws[r][p] = source.template Load<kAligned>(row + r, column + p * kPack, C);
+      }
+    }
+    SHALE_UNROLL
+    for (int r = 0; r < kRowsOfTurn; ++r) {
+      SHALE_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        const auto values = source.Values(raws[r][p], column + p * kPack, C);
+        SHALE_UNROLL
+        for (int i = 0; i < kPack; ++i) numbers.at[first + r][p * kPack + i] = Widen(values.at[i]);
+      }
     }
   }
   return numbers;
@@ -111,7 +116,7 @@ SHALE_DEVICE void StoreCodes(const OwnNumbers& numbers, const OwnFactors& factor
 
 // kAligned promises that packs of 16 numbers of x, out and transposed are whole and begin at multiples of 16 bytes.
 template <class Format, class Source, bool kAligned>
-SHALE_KERNEL SHALE_BOUNDS(kThreads)
+SHALE_KERNEL SHALE_BOUNDS(kThreads, Source::kBlocksPerSm)
     QuantizeFloat8Kernel(Source source, Global<float> maximum, Global<uint8_t> out, Global<uint8_t> transposed,
                          Global<float> scale, int64_t R, int64_t C, int64_t column_tiles) {
   SHALE_SHARED_ARRAY(float, factor_of_block, 1);
@@ -203,7 +208,7 @@ SHALE_DEVICE void StoreBlockScale(const Global<float>& scales, const Float8Scale
 
 // kAligned promises the same. `of_out` and `of_transposed` say where scales lie.
 template <class Format, class Source, bool kAligned>
-SHALE_KERNEL SHALE_BOUNDS(kThreads)
+SHALE_KERNEL SHALE_BOUNDS(kThreads, Source::kBlocksPerSm)
     QuantizePartsKernel(Source source, Global<uint8_t> out, Global<uint8_t> transposed, Global<float> out_scales,
                         Global<float> transposed_scales, Float8ScaleMatrix of_out, Float8ScaleMatrix of_transposed,
                         int64_t R, int64_t C, int64_t column_tiles) {
