@@ -35,7 +35,7 @@ constexpr int kTotalThreads = 1024;
 
 // Does the first step of AbsMax. C is the length of a row, or of one of its halves if the source has two.
 template <class Source, bool kAligned, class T = typename Source::Element>
-SHALE_KERNEL SHALE_BOUNDS(kThreads, Source::kBlocksPerSm)
+SHALE_KERNEL SHALE_BOUNDS(kThreads)
     PartialMaximaKernel(Source source, Global<uint32_t> partials, int64_t packs, int64_t packs_of_row, int64_t C) {
   constexpr int kPack = kPackOf<T>, kPacks = static_cast<int>(kMaximumPacks) / kThreads;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kMaximumPacks + threadIdx.x;

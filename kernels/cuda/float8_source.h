@@ -24,7 +24,6 @@ struct MatrixSource {
   static constexpr bool kActivations = false;  // Whether the format is always f8e4m3.
   static constexpr int kHalves = 1;            // Of a row. The numbers in each are computed from the same ones.
   static constexpr int kTurns = 1;             // In which a thread loads its packs, so that registers hold them.
-  static constexpr int kBlocksPerSm = 1;       // Blocks of 256 threads that an SM must hold at least.
   Rows<T> x;
 
   template <bool kAligned>
@@ -43,8 +42,7 @@ struct NormSource {
   };
   static constexpr bool kActivations = true;
   static constexpr int kHalves = 1;
-  static constexpr int kTurns = 1;
-  static constexpr int kBlocksPerSm = 2;
+  static constexpr int kTurns = 2;
   Rows<T> x;
   Global<T> weight;
   Global<float> rstd;
@@ -75,8 +73,7 @@ struct GateSource {
   };
   static constexpr bool kActivations = true;
   static constexpr int kHalves = 1;
-  static constexpr int kTurns = 1;
-  static constexpr int kBlocksPerSm = 2;
+  static constexpr int kTurns = 2;
   Global<T> gate_up;
   int64_t F;
   GateKind kind;
@@ -110,8 +107,7 @@ struct GateGradientSource {
   };
   static constexpr bool kActivations = false;
   static constexpr int kHalves = 2;
-  static constexpr int kTurns = 2;
-  static constexpr int kBlocksPerSm = 2;
+  static constexpr int kTurns = 4;
   Global<T> gate_up, d_y;
   int64_t F;
   GateKind kind;

