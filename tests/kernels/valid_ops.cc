@@ -72,9 +72,8 @@ std::vector<Op> MatMulOps() {
                      .out_scales = Float({2, 136}),
                      .transposed_scales = Float({2, 200}),
                      .scales = Float8Scales::kTiles},
-      AbsMax{Act({kT, kN}),
-             Float({1}),
-             {.kind = Float8Source::Kind::kNorm, .weight_C = Act({kN}), .rstd_R = Float({kT})}},
+      AbsMax{
+          Act({kT, kN}), Float({1}), {.kind = Float8Source::Kind::kNorm, .weight_C = Act({kN}), .rstd_R = Float({kT})}},
       QuantizeFloat8{.x_RC = Act({kT, 2 * kF}),
                      .maximum_1 = Float({1}),
                      .out_RC = New(DType::kFloat8E4M3, {kT, kF}),

@@ -285,14 +285,17 @@ void AddFloat8Sources(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const RmsNormForward statistics{.x = m.Act({s.tokens, s.width}), .rstd_R = m.F32({s.tokens}), .epsilon = 1e-5f};
   cases.push_back(m.Finish(statistics, "statistics", ShapeText(statistics.x)));
   for (const Kind kind : {Kind::kNorm, Kind::kGate, Kind::kGateGradient}) {
-    Float8Source source{.kind = kind};
     const int64_t columns = kind == Kind::kNorm ? s.width : 2 * s.hidden;
-    if (kind == Kind::kNorm) source.weight_C = m.Act({s.width}), source.rstd_R = m.F32({s.tokens});
-    if (kind == Kind::kGateGradient) source.d_y_RF = m.Act({s.tokens, s.hidden});
-    const AbsMax maximum{m.Act({s.tokens, columns}), m.F32({1}), source};
+    const auto source = [&] {
+      Float8Source of{.kind = kind};
+      if (kind == Kind::kNorm) of.weight_C = m.Act({s.width}), of.rstd_R = m.F32({s.tokens});
+      if (kind == Kind::kGateGradient) of.d_y_RF = m.Act({s.tokens, s.hidden});
+      return of;
+    };
+    const AbsMax maximum{m.Act({s.tokens, columns}), m.F32({1}), source()};
     cases.push_back(m.Finish(maximum, absl::StrCat(ToString(kind)), ShapeText(maximum.x_RC)));
     for (const Float8Scales scales : {Float8Scales::kOne, Float8Scales::kTiles}) {
-      QuantizeFloat8 op{.x_RC = m.Act({s.tokens, columns}), .scales = scales, .source = source};
+      QuantizeFloat8 op{.x_RC = m.Act({s.tokens, columns}), .scales = scales, .source = source()};
       const int64_t C = op.columns();
       op.out_RC = m.New(DType::kFloat8E4M3, {s.tokens, C});
       op.transposed_CR = m.New(DType::kFloat8E4M3, {C, s.tokens});

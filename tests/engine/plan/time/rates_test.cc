@@ -175,10 +175,10 @@ TEST(Rates, AMatrixThatIsQuantizedInTwoFormsIsAnotherWork) {
 
 // An op that computes the matrix which it quantizes reads other operands, and takes longer.
 TEST(Rates, AMatrixThatIsComputedOnTheWayIsAnotherWork) {
-  AbsMax find{.x_RC = Tensor::Contiguous(DType::kBFloat16, {32, 256}),
-              .maximum_1 = Tensor::Contiguous(DType::kFloat32, {1}),
-              .source = {.kind = Float8Source::Kind::kGateGradient,
-                         .d_y_RF = Tensor::Contiguous(DType::kBFloat16, {32, 128})}};
+  AbsMax find{
+      .x_RC = Tensor::Contiguous(DType::kBFloat16, {32, 256}),
+      .maximum_1 = Tensor::Contiguous(DType::kFloat32, {1}),
+      .source = {.kind = Float8Source::Kind::kGateGradient, .d_y_RF = Tensor::Contiguous(DType::kBFloat16, {32, 128})}};
   const auto work = [](Op op) { return WorkOf(Instruction{.action = std::move(op)}, Mesh{}); };
   EXPECT_EQ(WorkText(work(find)), "AbsMax bf16 f32 gate_gradient 32 x 256");
   EXPECT_EQ(work(find).bytes_read, 2 * 32 * (256 + 128));
