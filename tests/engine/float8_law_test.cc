@@ -297,7 +297,7 @@ TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedChangesNoBits) {
     ExpectSourcesChangeNoBits(options, Batch(3));
   }
   options.train_only = {};
-  model.adapter = AdapterConfig{.rank = 2, .alpha = 4, .targets = {"*.down"}};
+  model.adapter = AdapterConfig{.rank = 2, .alpha = 4, .targets = {"down_proj"}};
   options.model = model;
   ExpectSourcesChangeNoBits(options, Batch(3));
 }
