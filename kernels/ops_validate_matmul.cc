@@ -102,20 +102,58 @@ void Check(OpChecker& c, const BiasBackward& op) {
   c.Typed("d_bias", op.d_bias_N, DType::kFloat32, {&N});
 }
 
+namespace {
+
+// Checks the matrix of a source, and what it is computed from ([Note: sources of fp8]). Sets its dimensions.
+void CheckFloat8Source(OpChecker& c, const Tensor& x, const Float8Source& source, Dim& R, Dim& C) {
+  using Kind = Float8Source::Kind;
+  const bool norm = source.kind == Kind::kNorm, gradient = source.kind == Kind::kGateGradient;
+  if (source.kind == Kind::kMatrix || norm) {
+    c.Act("x", x, {&R, &C}, Layout::kDenseRows);
+  } else {
+    Dim whole{"2F"};
+    c.Act("x", x, {&R, &whole});
+    c.Require(whole.size % 2 == 0, "x is ", x.ToString(), "; wanted an even number of columns: gates, then ups");
+    Dim F{"F", whole.size / 2};
+    if (gradient) c.Act("d_y", source.d_y_RF, {&R, &F});
+    C.size = gradient ? whole.size : F.size;
+  }
+  if (norm) {
+    c.Act("weight", source.weight_C, {&C});
+    c.Typed("rstd", source.rstd_R, DType::kFloat32, {&R});
+  }
+  c.Require(source.kind == Kind::kMatrix || x.dtype != DType::kFloat32, "x is ", x.ToString(),
+            "; wanted bf16 or f16, because the source is ", ToString(source.kind));
+  const struct {
+    absl::string_view name;
+    const Tensor& tensor;
+    bool wanted;
+  } operands[] = {{"weight", source.weight_C, norm}, {"rstd", source.rstd_R, norm}, {"d_y", source.d_y_RF, gradient}};
+  for (const auto& [name, tensor, wanted] : operands) {
+    c.Require(wanted || !tensor.present(), name, " is ", tensor.ToString(), "; wanted none, because the source is ",
+              ToString(source.kind));
+  }
+}
+
+}  // namespace
+
 void Check(OpChecker& c, const AbsMax& op) {
   Dim R{"R"}, C{"C"}, one{"", 1};
-  c.Act("x", op.x_RC, {&R, &C}, Layout::kDenseRows);
+  CheckFloat8Source(c, op.x_RC, op.source, R, C);
   c.Typed("maximum", op.maximum_1, DType::kFloat32, {&one});
 }
 
 void Check(OpChecker& c, const QuantizeFloat8& op) {
   Dim R{"R"}, C{"C"};
-  c.Act("x", op.x_RC, {&R, &C}, Layout::kDenseRows);
+  CheckFloat8Source(c, op.x_RC, op.source, R, C);
   c.Require(op.out_RC.present() || op.transposed_CR.present(),
             "out and transposed are both missing; wanted at least one of them");
   const bool has_out = op.out_RC.present(), one = op.scales == Float8Scales::kOne;
   const Tensor& first = has_out ? op.out_RC : op.transposed_CR;
   c.Require(IsFloat8(first.dtype), has_out ? "out" : "transposed", " is ", first.ToString(), "; wanted ", kFormats);
+  const bool activations = op.source.kind == Float8Source::Kind::kNorm || op.source.kind == Float8Source::Kind::kGate;
+  c.Require(!activations || first.dtype == DType::kFloat8E4M3, has_out ? "out" : "transposed", " is ", first.ToString(),
+            "; wanted f8e4m3, because the source is ", ToString(op.source.kind));
   if (has_out) c.Typed("out", op.out_RC, first.dtype, {&R, &C});
   if (op.transposed_CR.present()) c.Typed("transposed", op.transposed_CR, first.dtype, {&C, &R});
   const struct {

@@ -26,18 +26,19 @@ void CheckEpsilon(OpChecker& c, float epsilon) {
   c.Require(epsilon >= 0, "epsilon is ", epsilon, "; wanted 0 or more");
 }
 
+// Checks the operands that both norms have. `writes` says whether there are y, and so the weight.
 template <class OpType>
-RowDims CheckNormForward(OpChecker& c, const OpType& op) {
+RowDims CheckNormForward(OpChecker& c, const OpType& op, bool writes) {
   RowDims d(op.x);
   d.CheckRows(c, "x", op.x, Layout::kDenseRows);
-  c.Act("weight", op.weight_C, {&d.C});
+  if (writes) c.Act("weight", op.weight_C, {&d.C});
   c.Require(op.residual.present() == op.sum.present(), "residual is ", op.residual.present() ? "given" : "missing",
             " and sum is ", op.sum.present() ? "given" : "missing", "; wanted both or neither");
   if (op.residual.present()) {
     d.CheckRows(c, "residual", op.residual, Layout::kContiguous);
     d.CheckRows(c, "sum", op.sum, Layout::kContiguous);
   }
-  d.CheckRows(c, "y", op.y, Layout::kDenseRows);
+  if (writes) d.CheckRows(c, "y", op.y, Layout::kDenseRows);
   Dim R = d.R();
   c.Typed("rstd", op.rstd_R, DType::kFloat32, {&R});
   CheckEpsilon(c, op.epsilon);
@@ -64,12 +65,14 @@ RowDims CheckNormBackward(OpChecker& c, const OpType& op) {
 
 }  // namespace
 
-void Check(OpChecker& c, const RmsNormForward& op) { CheckNormForward(c, op); }
+void Check(OpChecker& c, const RmsNormForward& op) {
+  CheckNormForward(c, op, /*writes=*/op.weight_C.present() || op.y.present());
+}
 
 void Check(OpChecker& c, const RmsNormBackward& op) { CheckNormBackward(c, op); }
 
 void Check(OpChecker& c, const LayerNormForward& op) {
-  RowDims d = CheckNormForward(c, op);
+  RowDims d = CheckNormForward(c, op, /*writes=*/true);
   Dim R = d.R();
   c.Act("bias", op.bias_C, {&d.C});
   c.Typed("mean", op.mean_R, DType::kFloat32, {&R});

@@ -148,4 +148,9 @@ struct Tensor {
   }
 };
 
+// Returns whether two symbolic tensors are the same elements, seen in the same way.
+inline bool IsSameView(const Tensor& x, const Tensor& y) {
+  return x.where == y.where && x.dtype == y.dtype && x.shape == y.shape && x.strides == y.strides;
+}
+
 }  // namespace shale

@@ -1,5 +1,6 @@
 // The largest magnitude of a matrix, and its conversion to fp8: of whole matrices, and of those in a shard of a flat
-// group. All are bound by memory.
+// group. All are bound by memory, except where they compute the matrix on the way: a piece of a row at a time, into the
+// L1 cache.
 //
 // A transposed copy is made in tiles: a tile is quantized into a buffer that fits into the L1 cache, whose columns are
 // then written as rows.
@@ -14,6 +15,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/float8-inl.h"
+#include "kernels/cpu/gate-inl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/float8.h"
@@ -23,7 +25,8 @@
 #define SHALE_KERNELS_CPU_FLOAT8_ONCE_
 namespace shale::cpu {
 
-constexpr int64_t kTile = 64;  // Rows and columns of a tile.
+constexpr int64_t kTile = 64;         // Rows and columns of a tile.
+constexpr int64_t kPieceOfRow = 512;  // Numbers of a row that AbsMax computes at a time.
 
 constexpr int32_t kInfinity = 0x7F800000, kNan = 0x7FC00000;
 
@@ -50,11 +53,74 @@ int32_t LargestBits(const T* x, int64_t count) {
                         HWY_ATTR { largest = hn::Max(largest, hn::BitCast(i, hn::Abs(lanes.Load(x + at)))); });
   return hn::GetLane(hn::MaxOfLanes(i, largest));
 }
-int32_t LargestBitsOfRows(const Tensor& x_RC, int64_t begin, int64_t end) {
+
+// Numbers [column, column + count) of a row of the matrix of a source.
+struct RowPiece {
+  int64_t row, column, count;
+};
+
+// Computes y of SwiGluForward, from rows of gate_up.
+template <class Gate, class T>
+void ComputeGate(const T* gate, const T* up, int64_t count, T* to) {
+  Map(
+      count, [](Vector g, Vector u) HWY_ATTR { return GatedValue<Gate>(g, u); }, to, gate, up);
+}
+
+// Computes a piece of a row of d_gate_up of SwiGluBackward, from rows of gate_up and d_y.
+template <class Gate, class T>
+void ComputeGateGradient(const T* gate, const T* d_y, int64_t F, const RowPiece& piece, T* to) {
+  const T* const up = gate + F;
+  const int64_t gates = std::clamp<int64_t>(F - piece.column, 0, piece.count), ups = piece.count - gates;
+  const int64_t f = piece.column, first_up = std::max(piece.column - F, int64_t{0});
+  const auto of_gate = [](Vector g, Vector u, Vector d) HWY_ATTR { return GradientsOf(Gate::Both(g), u, d).gate; };
+  const auto of_up = [](Vector g, Vector u, Vector d) HWY_ATTR { return GradientsOf(Gate::Both(g), u, d).up; };
+  if (gates > 0) Map(gates, of_gate, to, gate + f, up + f, d_y + f);
+  if (ups > 0) Map(ups, of_up, to + gates, gate + first_up, up + first_up, d_y + first_up);
+}
+
+// Computes a piece of a row of the matrix of a source that is not kMatrix, rounded as its op stores it.
+template <class T>
+void ComputeRow(const Tensor& x_RC, const Float8Source& source, const RowPiece& piece, T* to) {
+  const T* const x = x_RC.as<const T>() + piece.row * x_RC.stride(0);
+  if (source.kind == Float8Source::Kind::kNorm) {
+    const Vector scale = Splat(source.rstd_R.as<const float>()[piece.row]), offset = Splat(source.weight_offset);
+    const auto normalize = [scale, offset](Vector s, Vector w)
+                               HWY_ATTR { return hn::Mul(hn::Mul(s, scale), hn::Add(w, offset)); };
+    return Map(piece.count, normalize, to, x + piece.column, source.weight_C.as<const T>() + piece.column);
+  }
+  const int64_t F = x_RC.dim(1) / 2;
+  const bool silu = source.gate == GateKind::kSilu;
+  if (source.kind == Float8Source::Kind::kGate) {
+    const T *gate = x + piece.column, *up = gate + F;
+    return silu ? ComputeGate<Silu>(gate, up, piece.count, to) : ComputeGate<TanhGelu>(gate, up, piece.count, to);
+  }
+  const T* const d_y = source.d_y_RF.as<const T>() + piece.row * F;
+  silu ? ComputeGateGradient<Silu>(x, d_y, F, piece, to) : ComputeGateGradient<TanhGelu>(x, d_y, F, piece, to);
+}
+
+// Returns a piece of a row of the matrix: where it lies in x, or `buffer`, into which it is computed.
+template <class T>
+const T* SourceRow(const Tensor& x_RC, const Float8Source& source, const RowPiece& piece, T* buffer) {
+  if (source.kind == Float8Source::Kind::kMatrix) {
+    return x_RC.as<const T>() + piece.row * x_RC.stride(0) + piece.column;
+  }
+  ForActivations(x_RC.dtype, [&](auto stored) HWY_ATTR {
+    ComputeRow(x_RC, source, piece, reinterpret_cast<decltype(stored)*>(buffer));
+  });
+  return buffer;
+}
+
+int32_t LargestBitsOfRows(const Tensor& x_RC, const Float8Source& source, int64_t begin, int64_t end) {
   int32_t largest = 0;
+  const int64_t C = source.ColumnsOf(x_RC);
+  const int64_t most = source.kind == Float8Source::Kind::kMatrix ? std::max<int64_t>(C, 1) : kPieceOfRow;
   ForElementType(x_RC.dtype, [&](auto element) HWY_ATTR {
+    HWY_ALIGN decltype(element) buffer[kPieceOfRow];
     for (int64_t r = begin; r < end; ++r) {
-      largest = std::max(largest, LargestBits(x_RC.as<const decltype(element)>() + r * x_RC.stride(0), x_RC.dim(1)));
+      for (int64_t c = 0; c < C; c += most) {
+        const int64_t count = std::min(most, C - c);
+        largest = std::max(largest, LargestBits(SourceRow(x_RC, source, {r, c, count}, buffer), count));
+      }
     }
   });
   return largest;
@@ -73,12 +139,13 @@ void QuantizeT(const T* x, int64_t count, float factor, Format* out) {
 // Quantizes rows [begin, end) of a band of at most kTile rows.
 template <class Format, class T>
 void QuantizeBand(const QuantizeFloat8& op, float factor, int64_t begin, int64_t end) {
-  const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1), rows = end - begin;
+  const int64_t R = op.x_RC.dim(0), C = op.columns(), rows = end - begin;
   HWY_ALIGN Format tile[kTile * kTile];
+  HWY_ALIGN T buffer[kTile];
   for (int64_t column = 0; column < C; column += kTile) {
     const int64_t columns = std::min(kTile, C - column);
     for (int64_t r = 0; r < rows; ++r) {
-      const T* x = op.x_RC.as<const T>() + (begin + r) * op.x_RC.stride(0) + column;
+      const T* x = SourceRow(op.x_RC, op.source, {begin + r, column, columns}, buffer);
       QuantizeT(x, columns, factor, tile + r * kTile);
       if (!op.out_RC.present()) continue;
       std::memcpy(op.out_RC.as<Format>() + (begin + r) * C + column, tile + r * kTile, static_cast<size_t>(columns));
@@ -98,13 +165,13 @@ void QuantizeRows(const QuantizeFloat8& op, float factor, int64_t begin, int64_t
   });
 }
 
-// Returns the factors of the block of a matrix that begins at x.
+// Returns the factors of the block of a matrix that begins at x, and has rows `stride` numbers apart.
 template <class T>
-BlockFactors FactorsOf(const QuantizeFloat8& op, const T* x, int64_t rows, int64_t columns) {
+BlockFactors FactorsOf(const QuantizeFloat8& op, const T* x, int64_t stride, int64_t rows, int64_t columns) {
   int32_t of_row[kFloat8Block] = {}, of_column[kFloat8Block] = {};
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
-      const int32_t bits = std::bit_cast<int32_t>(ToFloat(x[r * op.x_RC.stride(0) + c])) & 0x7FFFFFFF;
+      const int32_t bits = std::bit_cast<int32_t>(ToFloat(x[r * stride + c])) & 0x7FFFFFFF;
       of_row[r] = std::max(of_row[r], bits);
       of_column[c] = std::max(of_column[c], bits);
     }
@@ -123,14 +190,20 @@ BlockFactors FactorsOf(const QuantizeFloat8& op, const T* x, int64_t rows, int64
 // Quantizes the block that begins at this row and column, and writes its scales.
 template <class Format, class T>
 void QuantizeBlock(const QuantizeFloat8& op, int64_t first_row, int64_t first_column) {
-  const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1);
+  const int64_t R = op.x_RC.dim(0), C = op.columns();
   const int64_t rows = std::min(kFloat8Block, R - first_row), columns = std::min(kFloat8Block, C - first_column);
-  const T* const x = op.x_RC.as<const T>() + first_row * op.x_RC.stride(0) + first_column;
-  const BlockFactors factors = FactorsOf(op, x, rows, columns);
+  const bool computes = op.source.kind != Float8Source::Kind::kMatrix;
+  HWY_ALIGN T block[kFloat8Block * kFloat8Block];
+  for (int64_t r = 0; computes && r < rows; ++r) {
+    SourceRow(op.x_RC, op.source, {first_row + r, first_column, columns}, block + r * kFloat8Block);
+  }
+  const int64_t stride = computes ? kFloat8Block : op.x_RC.stride(0);
+  const T* const x = computes ? block : op.x_RC.as<const T>() + first_row * stride + first_column;
+  const BlockFactors factors = FactorsOf(op, x, stride, rows, columns);
   if (op.out_RC.present()) {
     const Float8ScaleMatrix scales = Float8ScaleMatrix::Of(op.scales, R, C);
     for (int64_t r = 0; r < rows; ++r) {
-      const T* const row = x + r * op.x_RC.stride(0);
+      const T* const row = x + r * stride;
       QuantizeT(row, columns, factors.of_row[r], op.out_RC.as<Format>() + (first_row + r) * C + first_column);
       op.out_scales.as<float>()[scales.PlaceOf(first_row + r, first_column)] = 1 / factors.of_row[r];
     }
@@ -140,7 +213,7 @@ void QuantizeBlock(const QuantizeFloat8& op, int64_t first_row, int64_t first_co
     for (int64_t c = 0; c < columns; ++c) {
       Format* const to = op.transposed_CR.as<Format>() + (first_column + c) * R + first_row;
       for (int64_t r = 0; r < rows; ++r) {
-        to[r] = SaturateToFloat8<Format>(ToFloat(x[r * op.x_RC.stride(0) + c]) * factors.of_column[c]);
+        to[r] = SaturateToFloat8<Format>(ToFloat(x[r * stride + c]) * factors.of_column[c]);
       }
       op.transposed_scales.as<float>()[scales.PlaceOf(first_column + c, first_row)] = 1 / factors.of_column[c];
     }
@@ -151,7 +224,7 @@ void QuantizeBlock(const QuantizeFloat8& op, int64_t first_row, int64_t first_co
 void QuantizeBlocks(const QuantizeFloat8& op, int64_t first_row) {
   WithFloat8(op.format(), [&](auto code) HWY_ATTR {
     ForElementType(op.x_RC.dtype, [&](auto element) HWY_ATTR {
-      for (int64_t column = 0; column < op.x_RC.dim(1); column += kFloat8Block) {
+      for (int64_t column = 0; column < op.columns(); column += kFloat8Block) {
         QuantizeBlock<decltype(code), decltype(element)>(op, first_row, column);
       }
     });
@@ -211,9 +284,10 @@ float MaximumOf(const QuantizeShard& op, int64_t parameter) {
 }  // namespace
 
 absl::Status Run(const AbsMax& op, Scratch scratch, const Context& context) {
-  *op.maximum_1.as<float>() = LargestOf(
-      *context.team, op.x_RC.dim(0), RowsPerBlock(op.x_RC.dim(1)),
-      [&](int64_t begin, int64_t end) { return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(op.x_RC, begin, end); });
+  *op.maximum_1.as<float>() =
+      LargestOf(*context.team, op.x_RC.dim(0), RowsPerBlock(op.x_RC.dim(1)), [&](int64_t begin, int64_t end) {
+        return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(op.x_RC, op.source, begin, end);
+      });
   return absl::OkStatus();
 }
 
@@ -239,7 +313,7 @@ absl::Status Run(const QuantizeShard& op, Scratch scratch, const Context& contex
     const Tensor weights = op.weight_P.Slice(0, part.begin, n);
     if (!quantizes) {
       op.maxima_WQ.as<float>()[q] = LargestOf(*context.team, n, kElementsPerBlock, [&](int64_t begin, int64_t end) {
-        return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(RowOf(weights, begin, end), 0, 1);
+        return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(RowOf(weights, begin, end), Float8Source(), 0, 1);
       });
       continue;
     }

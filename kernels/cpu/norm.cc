@@ -62,6 +62,7 @@ void RmsNormForwardT(const RmsNormForward& op, int64_t begin, int64_t end) {
     const double mean = static_cast<double>(SumOfLanes(squares)) / static_cast<double>(c);
     const float rstd = static_cast<float>(1 / std::sqrt(mean + op.epsilon));
     rstds[r] = rstd;
+    if (y == nullptr) continue;
     const Vector scale = Splat(rstd), offset = Splat(op.weight_offset);
     const auto normalize = [scale, offset](Vector s, Vector w)
                                HWY_ATTR { return hn::Mul(hn::Mul(s, scale), hn::Add(w, offset)); };

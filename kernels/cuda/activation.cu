@@ -5,10 +5,10 @@
 // can be large enough.
 #include <type_traits>
 
+#include "kernels/cuda/gate.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
-#include "kernels/cuda/sigmoid.h"
 #include "kernels/integers.h"
 #include "kernels/ops/activation.h"
 
@@ -16,22 +16,6 @@ namespace shale::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-
-// A gate's activation is g sigmoid(u), where u is a function of the gate g, and its derivative is s (1 + g u' (1 - s))
-// with s = sigmoid(u). `slope` is g u'.
-struct GateParts {
-  Sigmoid sigmoid;
-  float slope;
-};
-struct SiluGate {
-  SHALE_DEVICE static GateParts Of(float g) { return {SigmoidOf(g), g}; }
-};
-struct TanhGeluGate {
-  SHALE_DEVICE static GateParts Of(float g) {
-    const float frozen = TanhGelu::Frozen(g), g2 = frozen * frozen;
-    return {TanhGelu::SigmoidOfTwiceZ(frozen, g2), frozen * TanhGelu::SlopeOfTwiceZ(g2)};
-  }
-};
 
 template <class Gate, class T, int N>
 SHALE_KERNEL SHALE_BOUNDS(kThreads) SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t F) {
@@ -41,7 +25,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads) SwiGluForwardKernel(Global<T> gate_up_T2F, G
   const Pack<T, N> up = gate_up_T2F.template Load<N>(t * 2 * F + F + f);
   for (int i = 0; i < N; ++i) {
     const float g = Widen(gate.at[i]);
-    gate.at[i] = Narrow<T>(g * Gate::Of(g).sigmoid.value * Widen(up.at[i]));
+    gate.at[i] = Narrow<T>(GatedValue(Gate::Of(g), g, Widen(up.at[i])));
   }
   y_TF.template Store<N>(t * F + f, gate);
 }
@@ -58,10 +42,10 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
   Pack<T, N> y = d_y_TF.template Load<N>(t * F + f);
   for (int i = 0; i < N; ++i) {
     const float g = Widen(gate.at[i]), u = Widen(up.at[i]), d = Widen(y.at[i]);
-    const auto [s, slope] = Gate::Of(g);
-    gate.at[i] = Narrow<T>(d * u * s.value * fmaf(slope, s.complement, 1.0f));
-    up.at[i] = Narrow<T>(d * g * s.value);
-    y.at[i] = Narrow<T>(g * s.value * u);
+    const GateParts parts = Gate::Of(g);
+    gate.at[i] = Narrow<T>(GateGradient(parts, u, d));
+    up.at[i] = Narrow<T>(UpGradient(parts, g, d));
+    y.at[i] = Narrow<T>(GatedValue(parts, g, u));
   }
   if (y_TF.present()) y_TF.template Store<N>(t * F + f, y);
   d_gate_up_T2F.template Store<N>(gate_at, gate);

@@ -1,9 +1,10 @@
 // The largest magnitude of a matrix, the conversion of a shard to fp8, and the transposition of a matrix of fp8. All
 // read x once and are bound by memory. quantize_float8.cu converts whole matrices.
 //
-// AbsMax has two steps. Each block of the first step finds the largest of kMaximumPacks packs and writes it to scratch,
-// the single block of the second step finds the largest of these. It compares magnitudes by their bits in fp32, as
-// integers: these have the order of the numbers, with NaNs above all of them.
+// AbsMax has two steps, for each source of its matrix (float8_source.h). Each block of the first step finds the largest
+// of kMaximumPacks packs and writes it to scratch, the single block of the second step finds the largest of these. It
+// compares magnitudes by their bits in fp32, as integers: these have the order of the numbers, with NaNs above all of
+// them.
 //
 // TransposeFloat8 works in tiles ([Note: tiles of fp8] in float8_tile.h).
 //
@@ -11,13 +12,16 @@
 // Each block of kQuantize compares the maxima of all ranks again, which is a few numbers, and a thread of it quantizes
 // kShardNumbers numbers.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/check.h"
 #include "kernels/cuda/flat.h"
+#include "kernels/cuda/float8_source.h"
 #include "kernels/cuda/float8_tile.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/scratch.h"
 #include "kernels/cuda/work_division.h"
 #include "kernels/float8.h"
 #include "kernels/integers.h"
@@ -29,25 +33,35 @@ namespace {
 // Threads of the single block of the second step of AbsMax.
 constexpr int kTotalThreads = 1024;
 
-// Does the first step of AbsMax. C is the length of a row.
-template <class T, bool kAligned>
+// Does the first step of AbsMax. C is the length of a row, or of one of its halves if the source has two.
+template <class Source, bool kAligned, class T = typename Source::Element>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
-    PartialMaximaKernel(Rows<T> x, Global<uint32_t> partials, int64_t packs, int64_t packs_of_row, int64_t C) {
+    PartialMaximaKernel(Source source, Global<uint32_t> partials, int64_t packs, int64_t packs_of_row, int64_t C) {
   constexpr int kPack = kPackOf<T>, kPacks = static_cast<int>(kMaximumPacks) / kThreads;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kMaximumPacks + threadIdx.x;
-  Pack<T, kPack> loaded[kPacks] = {};
-  SHALE_UNROLL
-  for (int k = 0; k < kPacks; ++k) {
-    const int64_t pack = begin + k * kThreads;
-    if (pack >= packs) continue;
-    const int64_t row = Quotient(pack, packs_of_row);
-    loaded[k] = LoadPack<kAligned>(x.at, x.Begin(row), (pack - row * packs_of_row) * kPack, C);
-  }
   uint32_t largest = 0;
   SHALE_UNROLL
-  for (int k = 0; k < kPacks; ++k) {
+  for (int turn = 0; turn < Source::kTurns; ++turn) {
+    constexpr int kOfTurn = kPacks / Source::kTurns;
+    typename Source::Raw loaded[kOfTurn] = {};
+    int64_t columns[kOfTurn] = {};
     SHALE_UNROLL
-    for (int i = 0; i < kPack; ++i) largest = Larger(largest, __float_as_uint(Widen(loaded[k].at[i])) & 0x7FFFFFFFu);
+    for (int k = 0; k < kOfTurn; ++k) {
+      const int64_t pack = begin + (turn * kOfTurn + k) * kThreads;
+      if (pack >= packs) continue;
+      const int64_t row = Quotient(pack, packs_of_row);
+      columns[k] = (pack - row * packs_of_row) * kPack;
+      loaded[k] = source.template Load<kAligned>(row, columns[k], C);
+    }
+    SHALE_UNROLL
+    for (int k = 0; k < kOfTurn; ++k) {
+      SHALE_UNROLL
+      for (int half = 0; half < Source::kHalves; ++half) {
+        const Pack<T, kPack> values = source.Values(loaded[k], columns[k] + half * C, C);
+        SHALE_UNROLL
+        for (int i = 0; i < kPack; ++i) largest = Larger(largest, __float_as_uint(Widen(values.at[i])) & 0x7FFFFFFFu);
+      }
+    }
   }
   largest = LargestOfBlock<kThreads>(largest);
   if (threadIdx.x == 0) partials.Store(blockIdx.x, largest);
@@ -132,16 +146,17 @@ Tensor RowOf(const Tensor& vector, const ElementRange& range) {
 }
 
 // Runs both steps of AbsMax. x may have no columns.
-absl::Status FindMaximum(const Tensor& x, const Tensor& maximum, Scratch scratch, StreamHandle stream) {
-  const PackedRows rows = PackedRows::Of(x.dtype, x.dim(0), x.dim(1), x.contiguous());
+absl::Status FindMaximum(const Tensor& x, const Float8Source& source, const Tensor& maximum, Scratch scratch,
+                         StreamHandle stream) {
+  const PackedRows rows = PacksOfMaximum(x, source);
   const Global<uint32_t> partials(reinterpret_cast<uint32_t*>(scratch.data), rows.blocks(), "partials");
   if (rows.blocks() > 0) {
-    SHALE_RETURN_IF_ERROR(WithElement(x.dtype, [&](auto element) {
-      using T = decltype(element);
-      const bool aligned = rows.columns % kPackOf<T> == 0 && RowsAligned(x);
-      const auto kernel = aligned ? PartialMaximaKernel<T, true> : PartialMaximaKernel<T, false>;
+    SHALE_RETURN_IF_ERROR(WithFloat8Source(x, source, [&](const auto& of) {
+      using Source = std::decay_t<decltype(of)>;
+      const bool aligned = rows.columns % kPackOf<typename Source::Element> == 0 && SourceAligned(x, source);
+      const auto kernel = aligned ? PartialMaximaKernel<Source, true> : PartialMaximaKernel<Source, false>;
       return Launch("AbsMax", kernel, {.grid = dim3(static_cast<unsigned>(rows.blocks())), .block = dim3(kThreads)},
-                    stream, Rows<T>(x, "x"), partials, rows.packs(), rows.packs_of_row, rows.columns);
+                    stream, of, partials, rows.packs(), rows.packs_of_row, rows.columns);
     }));
   }
   return Launch("AbsMax", MaximumKernel, {.grid = dim3(1), .block = dim3(kTotalThreads)}, stream, partials,
@@ -176,7 +191,7 @@ absl::Status Zero(const QuantizeShard& op, const ElementRange& range, StreamHand
 }  // namespace
 
 absl::Status Run(const AbsMax& op, Scratch scratch, StreamHandle stream) {
-  return FindMaximum(op.x_RC, op.maximum_1, scratch, stream);
+  return FindMaximum(op.x_RC, op.source, op.maximum_1, scratch, stream);
 }
 
 absl::Status Run(const QuantizeShard& op, Scratch scratch, StreamHandle stream) {
@@ -186,7 +201,7 @@ absl::Status Run(const QuantizeShard& op, Scratch scratch, StreamHandle stream) 
     const ElementRange part = op.PartOf(q);
     if (!quantizes) {
       const Tensor maximum = op.maxima_WQ.Slice(1, static_cast<int64_t>(q), 1).Reshape({1});
-      SHALE_RETURN_IF_ERROR(FindMaximum(RowOf(op.weight_P, part), maximum, scratch, stream));
+      SHALE_RETURN_IF_ERROR(FindMaximum(RowOf(op.weight_P, part), {}, maximum, scratch, stream));
       continue;
     }
     SHALE_RETURN_IF_ERROR(Quantize(op, q, stream));

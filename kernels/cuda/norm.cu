@@ -112,6 +112,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, Tile::kRowTeam.forward_blocks) NormFor
     SumOverTeam<Tile, 1>(sums, sum, turn);
     const float rstd = RstdOf(sum[0], C, op.epsilon);
     if (writes) op.rstd.Store(row, rstd);
+    if (!op.y.at.present()) continue;
     Tile w, b;  // From the L1 cache. In registers, they would leave no room for the next row.
     w.Load(op.weight, 0, 0, end);
     if constexpr (kCentered) b.Load(op.bias, 0, 0, end);
@@ -156,6 +157,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, Tile::kRowTeam.forward_blocks) WideNor
   const float rstd = RstdOf(sum[0], C, op.epsilon);
   if (first) op.rstd.Store(row, rstd);
 
+  if (!op.y.at.present()) return;
   for (int64_t tile = 0; tile < C; tile += Tile::kWidth) {
     Tile w, b;
     s.Load(source, source_row, tile, C);

@@ -1,10 +1,15 @@
 // The conversion of a matrix to fp8, with one scale or with blockwise scales ([Note: blockwise scales] in
 // kernels/float8_scales.h). Reads x once, and is bound by memory. See [Note: tiles of fp8] in float8_tile.h.
 //
+// float8_source.h says what the matrix is: x, or what another op would have computed from x.
+//
 // QuantizePartsKernel finds the maxima of rows, columns or the whole tile in the numbers that its threads hold anyway,
 // because a tile of a block of threads is a block of scales: maxima of rows by shuffles, those of columns by shuffles
 // in each warp and then through shared memory. Each maximum is divided by only once, because that is done in fp64.
+#include <type_traits>
+
 #include "kernels/cuda/flat.h"
+#include "kernels/cuda/float8_source.h"
 #include "kernels/cuda/float8_tile.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
@@ -21,26 +26,47 @@ struct OwnNumbers {
   float at[kOwnRows][kOwnColumns];
 };
 
-// Loads them as fp32, with zeros past the edges.
-template <bool kAligned, class T>
-SHALE_DEVICE OwnNumbers LoadOwn(const Rows<T>& x, const OwnPlace& place, int64_t R, int64_t C) {
-  constexpr int kPack = kPackOf<T>, kPacks = kOwnColumns / kPack;
-  const int64_t row = place.first_row() + place.row, column = place.first_column() + place.column;
-  Pack<T, kPack> packs[kOwnRows][kPacks] = {};
-  SHALE_UNROLL
-  for (int r = 0; r < kOwnRows; ++r) {
-    SHALE_UNROLL
-    for (int p = 0; p < kPacks; ++p) {
-      if (row + r < R) packs[r][p] = LoadPack<kAligned>(x.at, x.Begin(row + r), column + p * kPack, C);
-    }
-  }
+// Loads or computes them as fp32, with zeros past the edges.
+template <bool kAligned, class Source>
+SHALE_DEVICE OwnNumbers LoadOwn(const Source& source, const OwnPlace& place, int64_t R, int64_t C) {
+  constexpr int kPack = kPackOf<typename Source::Element>, kPacks = kOwnColumns / kPack;
+  constexpr int kRowsOfTurn = kOwnRows / Source::kTurns;
+  const int64_t column = place.first_column() + place.column;
   OwnNumbers numbers;
   SHALE_UNROLL
-  for (int r = 0; r < kOwnRows; ++r) {
+  for (int first = 0; first < kOwnRows; first += kRowsOfTurn) {
+    const int64_t row = place.first_row() + place.row + first;
+    typename Source::Raw raws[kRowsOfTurn][kPacks] = {};
     SHALE_UNROLL
-    for (int c = 0; c < kOwnColumns; ++c) numbers.at[r][c] = Widen(packs[r][c / kPack].at[c % kPack]);
+    for (int r = 0; r < kRowsOfTurn; ++r) {
+      SHALE_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        if (row + r < R) raws[r][p] = source.template Load<kAligned>(row + r, column + p * kPack, C);
+      }
+    }
+    SHALE_UNROLL
+    for (int r = 0; r < kRowsOfTurn; ++r) {
+      SHALE_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        const auto values = source.Values(raws[r][p], column + p * kPack, C);
+        SHALE_UNROLL
+        for (int i = 0; i < kPack; ++i) numbers.at[first + r][p * kPack + i] = Widen(values.at[i]);
+      }
+    }
   }
   return numbers;
+}
+
+// Returns the place of a thread. If the halves of a row are computed from the same numbers, blocks that read these run
+// one after another, so that the second finds them in the L2 cache.
+template <class Source>
+SHALE_DEVICE OwnPlace PlaceInSource(int64_t column_tiles) {
+  OwnPlace place = PlaceOfThread(column_tiles);
+  if constexpr (Source::kHalves == 2) {
+    const int64_t turn = place.tile_column;
+    place.tile_column = turn / 2 + turn % 2 * ((column_tiles + 1) / 2);
+  }
+  return place;
 }
 
 // The factors of a thread's rows, and of its columns in the transposed matrix.
@@ -89,13 +115,13 @@ SHALE_DEVICE void StoreCodes(const OwnNumbers& numbers, const OwnFactors& factor
 }
 
 // kAligned promises that packs of 16 numbers of x, out and transposed are whole and begin at multiples of 16 bytes.
-template <class Format, class T, bool kAligned>
+template <class Format, class Source, bool kAligned>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
-    QuantizeFloat8Kernel(Rows<T> x, Global<float> maximum, Global<uint8_t> out, Global<uint8_t> transposed,
+    QuantizeFloat8Kernel(Source source, Global<float> maximum, Global<uint8_t> out, Global<uint8_t> transposed,
                          Global<float> scale, int64_t R, int64_t C, int64_t column_tiles) {
   SHALE_SHARED_ARRAY(float, factor_of_block, 1);
-  const OwnPlace place = PlaceOfThread(column_tiles);
-  OwnNumbers numbers = LoadOwn<kAligned>(x, place, R, C);
+  const OwnPlace place = PlaceInSource<Source>(column_tiles);
+  OwnNumbers numbers = LoadOwn<kAligned>(source, place, R, C);
   if (threadIdx.x == 0) {
     const float factor = Float8Factor(Format::kDType, maximum.Load(0));
     factor_of_block.Store(0, factor);
@@ -181,13 +207,13 @@ SHALE_DEVICE void StoreBlockScale(const Global<float>& scales, const Float8Scale
 }
 
 // kAligned promises the same. `of_out` and `of_transposed` say where scales lie.
-template <class Format, class T, bool kAligned>
+template <class Format, class Source, bool kAligned>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
-    QuantizePartsKernel(Rows<T> x, Global<uint8_t> out, Global<uint8_t> transposed, Global<float> out_scales,
+    QuantizePartsKernel(Source source, Global<uint8_t> out, Global<uint8_t> transposed, Global<float> out_scales,
                         Global<float> transposed_scales, Float8ScaleMatrix of_out, Float8ScaleMatrix of_transposed,
                         int64_t R, int64_t C, int64_t column_tiles) {
-  const OwnPlace place = PlaceOfThread(column_tiles);
-  const OwnNumbers numbers = LoadOwn<kAligned>(x, place, R, C);
+  const OwnPlace place = PlaceInSource<Source>(column_tiles);
+  const OwnNumbers numbers = LoadOwn<kAligned>(source, place, R, C);
   uint32_t of_row[kOwnRows] = {}, of_column[kOwnColumns] = {};
   SHALE_UNROLL
   for (int r = 0; r < kOwnRows; ++r) {
@@ -220,28 +246,34 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
 }  // namespace
 
 absl::Status Run(const QuantizeFloat8& op, Scratch scratch, StreamHandle stream) {
-  const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1);
+  const int64_t R = op.x_RC.dim(0), C = op.columns();
   const int64_t column_tiles = CeilDivide(C, kTile), tiles = CeilDivide(R, kTile) * column_tiles;
   const bool transposed_aligned = !op.transposed_CR.present() || (R % 16 == 0 && Aligned16(op.transposed_CR));
-  const bool aligned = C % 16 == 0 && RowsAligned(op.x_RC) && Aligned16(op.out_RC) && transposed_aligned;
-  return WithFloat8(op.format(), [&](auto code) {
-    return WithElement(op.x_RC.dtype, [&](auto element) {
+  const bool aligned = C % 16 == 0 && SourceAligned(op.x_RC, op.source) && Aligned16(op.out_RC) && transposed_aligned;
+  const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(tiles)), .block = dim3(kThreads)};
+  const auto out = Whole<uint8_t>(op.out_RC, "out"), transposed = Whole<uint8_t>(op.transposed_CR, "transposed");
+  return WithFloat8Source(op.x_RC, op.source, [&](const auto& source) {
+    using Source = std::decay_t<decltype(source)>;
+    const auto run = [&](auto code) {
       using Format = decltype(code);
-      using T = decltype(element);
-      const Rows<T> x(op.x_RC, "x");
-      const auto out = Whole<uint8_t>(op.out_RC, "out"), transposed = Whole<uint8_t>(op.transposed_CR, "transposed");
       if (op.scales != Float8Scales::kOne) {
-        const auto kernel = aligned ? QuantizePartsKernel<Format, T, true> : QuantizePartsKernel<Format, T, false>;
-        return Launch("QuantizeFloat8", kernel, {.grid = dim3(static_cast<unsigned>(tiles)), .block = dim3(kThreads)},
-                      stream, x, out, transposed, Whole<float>(op.out_scales, "out_scales"),
+        const auto kernel =
+            aligned ? QuantizePartsKernel<Format, Source, true> : QuantizePartsKernel<Format, Source, false>;
+        return Launch("QuantizeFloat8", kernel, shape, stream, source, out, transposed,
+                      Whole<float>(op.out_scales, "out_scales"),
                       Whole<float>(op.transposed_scales, "transposed_scales"), Float8ScaleMatrix::Of(op.scales, R, C),
                       Float8ScaleMatrix::Of(op.scales, C, R), R, C, column_tiles);
       }
-      const auto kernel = aligned ? QuantizeFloat8Kernel<Format, T, true> : QuantizeFloat8Kernel<Format, T, false>;
-      return Launch("QuantizeFloat8", kernel, {.grid = dim3(static_cast<unsigned>(tiles)), .block = dim3(kThreads)},
-                    stream, x, Whole<float>(op.maximum_1, "maximum"), out, transposed,
-                    Whole<float>(op.scale_1, "scale"), R, C, column_tiles);
-    });
+      const auto kernel =
+          aligned ? QuantizeFloat8Kernel<Format, Source, true> : QuantizeFloat8Kernel<Format, Source, false>;
+      return Launch("QuantizeFloat8", kernel, shape, stream, source, Whole<float>(op.maximum_1, "maximum"), out,
+                    transposed, Whole<float>(op.scale_1, "scale"), R, C, column_tiles);
+    };
+    if constexpr (Source::kActivations) {
+      return run(Float8E4M3());
+    } else {
+      return WithFloat8(op.format(), run);
+    }
   });
 }
 

@@ -58,10 +58,14 @@ int64_t ScratchBytesOf(const Adafactor& op) {
   return (std::ssize(*op.parameters) + 2 * chunks) * static_cast<int64_t>(sizeof(double));
 }
 
-int64_t ScratchBytesOf(const AbsMax& op) {
-  const Tensor& x = op.x_RC;
-  return PartialMaximaBytes(PackedRows::Of(x.dtype, x.dim(0), x.dim(1), x.contiguous()));
+PackedRows PacksOfMaximum(const Tensor& x_RC, const Float8Source& source) {
+  using Kind = Float8Source::Kind;
+  const bool gates = source.kind == Kind::kGate || source.kind == Kind::kGateGradient;
+  return PackedRows::Of(x_RC.dtype, x_RC.dim(0), gates ? x_RC.dim(1) / 2 : x_RC.dim(1),
+                        source.kind == Kind::kMatrix && x_RC.contiguous());
 }
+
+int64_t ScratchBytesOf(const AbsMax& op) { return PartialMaximaBytes(PacksOfMaximum(op.x_RC, op.source)); }
 
 int64_t ScratchBytesOf(const QuantizeShard& op) {
   if (op.stage != QuantizeShard::Stage::kMaxima) return 0;

@@ -5,8 +5,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/backends.h"
+#include "kernels/cuda/work_division.h"
 #include "kernels/op.h"
 #include "kernels/op_kinds.h"
+#include "kernels/ops/float8.h"
 
 namespace shale::cuda {
 
@@ -26,6 +28,9 @@ int64_t ScratchBytesOf(const SumSquares& op);
 int64_t ScratchBytesOf(const Adafactor& op);
 int64_t ScratchBytesOf(const AbsMax& op);
 int64_t ScratchBytesOf(const QuantizeShard& op);
+
+// Returns the packs that AbsMax compares. Those of a source with gates are packs of the gates, or of their gradients.
+PackedRows PacksOfMaximum(const Tensor& x_RC, const Float8Source& source);
 
 // Returns how many rows Rope's table of cosines and sines has, each of D / 2 elements.
 int64_t RopeTableRows(const Rope& op);

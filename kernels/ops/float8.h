@@ -13,30 +13,68 @@
 #include "kernels/element_range.h"
 #include "kernels/float8_scales.h"
 #include "kernels/op.h"
+#include "kernels/ops/activation.h"
 #include "kernels/tensor.h"
 
 namespace shale {
 
-// maximum = the largest |x|. If an x is not a number, neither is the maximum. No sum is involved, so its bits are the
-// same on every device.
+// [Note: sources of fp8] AbsMax and QuantizeFloat8 work on a matrix [R, C]. It is their operand x, or it is computed
+// from x on the way, by the formula of the op that would otherwise have written it for them to read:
+//   kMatrix        x itself
+//   kNorm          y of RmsNormForward. x is the tensor that it normalizes: its `sum`, or its x without a residual
+//   kGate          y of SwiGluForward. x is its gate_up, [R, 2C]
+//   kGateGradient  d_gate_up of SwiGluBackward. x is its gate_up
+// Each number is rounded to act before it is used, as that op stores it. So results have the bits that they would have
+// if the op had run, on the same device.
+//
+// Only kMatrix takes f32, and rows of x that are strided with a gate. kNorm and kGate have the format f8e4m3.
+struct Float8Source {
+  enum class Kind : uint8_t { kMatrix, kNorm, kGate, kGateGradient };
+  Kind kind = Kind::kMatrix;
+  Tensor weight_C;          // act, of kNorm
+  Tensor rstd_R;            // f32, of kNorm
+  Tensor d_y_RF;            // act, of kGateGradient; F = C / 2
+  float weight_offset = 0;  // As in RmsNormForward.
+  GateKind gate = GateKind::kSilu;
+
+  // Returns the number of columns of the matrix that is computed from x.
+  int64_t ColumnsOf(const Tensor& x) const { return kind == Kind::kGate ? x.dim(1) / 2 : x.dim(1); }
+  template <class Self, class Visitor>
+  static void Visit(Self& source, Visitor&& v) {
+    v("weight", source.weight_C, Access::kRead);
+    v("rstd", source.rstd_R, Access::kRead);
+    v("d_y", source.d_y_RF, Access::kRead);
+  }
+};
+constexpr absl::string_view ToString(Float8Source::Kind kind) {
+  constexpr absl::string_view kNames[] = {"matrix", "norm", "gate", "gate_gradient"};
+  return kNames[static_cast<int>(kind)];
+}
+
+// maximum = the largest |m|, where m is the matrix of `source`. If a number of it is not a number, neither is the
+// maximum. No sum is involved, so of a given matrix its bits are the same on every device.
 struct AbsMax {
   static constexpr absl::string_view kName = "AbsMax";
   Tensor x_RC;       // act, rows may be strided
   Tensor maximum_1;  // f32
+  Float8Source source;
+  int64_t columns() const { return source.ColumnsOf(x_RC); }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("x", op.x_RC, Access::kRead);
+    Float8Source::Visit(op.source, v);
     v("maximum", op.maximum_1, Access::kWrite);
   }
 };
 
-// out = x * factor in fp32, rounded to its format; what is beyond the format becomes its largest value. `transposed` is
-// the transpose of x, quantized likewise. scale = 1 / factor. kernels/float8.h has the formats, and the formula of the
-// factor ([Note: scales of fp8]). The bits are the same on every device, except those of NaNs.
+// out = m * factor in fp32, rounded to its format, where m is the matrix of `source`: x, unless that says otherwise.
+// What is beyond the format becomes its largest value. `transposed` is the transpose of m, quantized likewise. scale =
+// 1 / factor. kernels/float8.h has the formats, and the formula of the factor ([Note: scales of fp8]). Of a given
+// matrix the bits are the same on every device, except those of NaNs.
 //
 // With kOne there is one factor, that of `maximum`. Otherwise each tile or block of out has its own, that of its
 // maximum, and so has each of `transposed` (kernels/float8_scales.h). With kTiles the elements of `transposed` are not
-// those of out: its tiles lie along the columns of x.
+// those of out: its tiles lie along the columns of m.
 struct QuantizeFloat8 {
   static constexpr absl::string_view kName = "QuantizeFloat8";
   Tensor x_RC;               // act, rows may be strided
@@ -47,6 +85,8 @@ struct QuantizeFloat8 {
   Tensor out_scales;         // f32, of the shape of Float8ScaleMatrix; there if out is, unless `scales` is kOne
   Tensor transposed_scales;  // the same of transposed
   Float8Scales scales = Float8Scales::kOne;
+  Float8Source source;
+  int64_t columns() const { return source.ColumnsOf(x_RC); }
   // The scales of out, and those of transposed.
   const Tensor& scale_of_out() const { return scales == Float8Scales::kOne ? scale_1 : out_scales; }
   const Tensor& scale_of_transposed() const { return scales == Float8Scales::kOne ? scale_1 : transposed_scales; }
@@ -55,6 +95,7 @@ struct QuantizeFloat8 {
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("x", op.x_RC, Access::kRead);
+    Float8Source::Visit(op.source, v);
     v("maximum", op.maximum_1, Access::kRead);
     v("out", op.out_RC, Access::kWrite);
     v("transposed", op.transposed_CR, Access::kWrite);

@@ -11,14 +11,15 @@ namespace shale {
 
 // sum = x + residual, or x itself without a residual. y = sum / rms(sum) * (weight_offset + weight) and rstd =
 // 1 / rms(sum), per row, where rms(s) = sqrt(mean(s^2) + epsilon) (Zhang and Sennrich, 2019). x and y are [T, C] or
-// [T, H, D], and their outer dimensions may be strided; row t*H + h of [T, H, D] is (t, h). y may be x itself.
+// [T, H, D], and their outer dimensions may be strided; row t*H + h of [T, H, D] is (t, h). y may be x itself. y and
+// weight are both absent if other ops compute y themselves ([Note: sources of fp8] in float8.h).
 struct RmsNormForward {
   static constexpr absl::string_view kName = "RmsNormForward";
   Tensor x;         // act
   Tensor residual;  // act, optional, same shape as x
-  Tensor weight_C;  // act
+  Tensor weight_C;  // act, optional
   Tensor sum;       // act; present if and only if residual is
-  Tensor y;         // act
+  Tensor y;         // act; present if and only if weight is
   Tensor rstd_R;    // f32
   float epsilon = 0;
   float weight_offset = 0;  // 1 if the weight is that of Gemma, which is 0 at the start; else 0.

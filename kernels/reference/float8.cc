@@ -2,15 +2,59 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/check.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/float8.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_kernels.h"
 
 namespace shale::reference {
 namespace {
+
+// The matrix of a source ([Note: sources of fp8]): x itself, or a matrix of its own.
+class SourceMatrix {
+ public:
+  SourceMatrix(const Tensor& x, const Float8Source& source) : matrix_(x) {
+    if (source.kind == Float8Source::Kind::kMatrix) return;
+    const int64_t R = x.dim(0), C = source.ColumnsOf(x);
+    matrix_ = Tensor::Contiguous(x.dtype, {R, C});
+    bytes_.resize(static_cast<size_t>(matrix_.extent_bytes()));
+    matrix_.data = bytes_.data();
+    Compute(x, source);
+  }
+  const Tensor& operator*() const { return matrix_; }
+
+ private:
+  void Compute(const Tensor& x, const Float8Source& source) {
+    absl::Status status;
+    switch (source.kind) {
+      case Float8Source::Kind::kMatrix: break;
+      case Float8Source::Kind::kNorm: Normalize(x, source); break;
+      case Float8Source::Kind::kGate:
+        status = Reference(SwiGluForward{.gate_up_T2F = x, .y_TF = matrix_, .gate = source.gate});
+        break;
+      case Float8Source::Kind::kGateGradient:
+        status = Reference(
+            SwiGluBackward{.gate_up_T2F = x, .d_y_TF = source.d_y_RF, .d_gate_up_T2F = matrix_, .gate = source.gate});
+    }
+    SHALE_CHECK(status.ok()) << status;
+  }
+  void Normalize(const Tensor& x, const Float8Source& source) {
+    for (int64_t r = 0; r < matrix_.dim(0); ++r) {
+      for (int64_t c = 0; c < matrix_.dim(1); ++c) {
+        Put(matrix_, r * matrix_.dim(1) + c,
+            Get(x, RowOffset(x, r) + c) * Get(source.rstd_R, r) * (source.weight_offset + Get(source.weight_C, c)));
+      }
+    }
+  }
+
+  std::vector<std::byte> bytes_;
+  Tensor matrix_;
+};
 
 // Returns the larger one, or NaN if one of them is not a number.
 double Larger(double a, double b) { return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b); }
@@ -41,11 +85,11 @@ void QuantizeParts(const Tensor& x, bool transposes, Float8Scales kind, const Te
 }  // namespace
 
 absl::Status Reference(const AbsMax& op) {
+  const SourceMatrix matrix(op.x_RC, op.source);
+  const Tensor& x = *matrix;
   double maximum = 0;
-  for (int64_t r = 0; r < op.x_RC.dim(0); ++r) {
-    for (int64_t c = 0; c < op.x_RC.dim(1); ++c) {
-      maximum = Larger(maximum, std::abs(Get(op.x_RC, RowOffset(op.x_RC, r) + c)));
-    }
+  for (int64_t r = 0; r < x.dim(0); ++r) {
+    for (int64_t c = 0; c < x.dim(1); ++c) maximum = Larger(maximum, std::abs(Get(x, RowOffset(x, r) + c)));
   }
   Put(op.maximum_1, 0, maximum);
   return absl::OkStatus();
@@ -54,16 +98,18 @@ absl::Status Reference(const AbsMax& op) {
 // Unlike other ops, this one and QuantizeShard round to fp32 on their way: x * factor, which is then rounded to fp8.
 absl::Status Reference(const QuantizeFloat8& op) {
   const bool has_out = op.out_RC.present(), has_transposed = op.transposed_CR.present();
+  const SourceMatrix matrix(op.x_RC, op.source);
+  const Tensor& x = *matrix;
   if (op.scales != Float8Scales::kOne) {
-    if (has_out) QuantizeParts(op.x_RC, false, op.scales, op.out_RC, op.out_scales);
-    if (has_transposed) QuantizeParts(op.x_RC, true, op.scales, op.transposed_CR, op.transposed_scales);
+    if (has_out) QuantizeParts(x, false, op.scales, op.out_RC, op.out_scales);
+    if (has_transposed) QuantizeParts(x, true, op.scales, op.transposed_CR, op.transposed_scales);
     return absl::OkStatus();
   }
-  const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1);
+  const int64_t R = x.dim(0), C = x.dim(1);
   const float factor = Float8Factor(op.format(), op.maximum_1.as<const float>()[0]);
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t c = 0; c < C; ++c) {
-      const float scaled = static_cast<float>(Get(op.x_RC, RowOffset(op.x_RC, r) + c)) * factor;
+      const float scaled = static_cast<float>(Get(x, RowOffset(x, r) + c)) * factor;
       if (has_out) Put(op.out_RC, r * C + c, scaled);
       if (has_transposed) Put(op.transposed_CR, c * R + r, scaled);
     }

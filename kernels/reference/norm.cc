@@ -28,10 +28,12 @@ absl::Status Reference(const RmsNormForward& op) {
   const Tensor s = AddResidual(op);
   const int64_t c = s.dim(-1);
   for (int64_t r = 0; r < RowCount(s); ++r) {
-    const int64_t s_row = RowOffset(s, r), y_row = RowOffset(op.y, r);
+    const int64_t s_row = RowOffset(s, r);
     double squares = 0;
     for (int64_t i = 0; i < c; ++i) squares += Get(s, s_row + i) * Get(s, s_row + i);
     const double rstd = Put(op.rstd_R, r, 1 / std::sqrt(squares / static_cast<double>(c) + op.epsilon));
+    if (!op.y.present()) continue;
+    const int64_t y_row = RowOffset(op.y, r);
     for (int64_t i = 0; i < c; ++i) {
       Put(op.y, y_row + i, Get(s, s_row + i) * rstd * (op.weight_offset + Get(op.weight_C, i)));
     }

@@ -73,6 +73,21 @@ TEST(Float8BlockwiseLaws, QuantizingWeightsOnceChangesNoBits) {
   ExpectQuantizingOnceAgrees(BlockwiseOptions(), BlockwiseBatch(7), BlockwiseDecoder().layers);
 }
 
+TEST(Float8BlockwiseLaws, ComputingNormsAndGatesWhereTheyAreQuantizedChangesNoBits) {
+  ExpectSourcesChangeNoBits(BlockwiseOptions(), BlockwiseBatch(5));
+}
+
+// As with one scale for each matrix, but nothing reads a matrix for its maximum: of the gate, 4 F numbers of a token
+// become 2 F, and of its gradient 7 F become 3 F.
+TEST(Float8BlockwiseLaws, ComputingNormsAndGatesWhereTheyAreQuantizedMovesFewerBytes) {
+  RunOptions options = BlockwiseOptions();
+  const int64_t with = BytesMoved(MustRun(options, BlockwiseBatch(1)).step.program);
+  options.float8_sources = false;
+  const int64_t without = BytesMoved(MustRun(options, BlockwiseBatch(1)).step.program);
+  const int64_t T = kFloat8Length, C = 144, F = 160;
+  EXPECT_EQ(without - with, BlockwiseDecoder().layers * (2 * (2 * T * C - 4 * T) + 2 * T * (2 + 4) * F));
+}
+
 // Blocks cross the bounds of shards. So ranks gather the weights as they are, in bf16, and quantize them where they use
 // them, with the bits of ZERO1, where each rank has whole weights.
 TEST(Float8BlockwiseLaws, WeightsAreGatheredInTheComputeDtype) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "absl/strings/match.h"
 #include "kernels/ops/float8.h"
 #include "tests/engine/law_support.h"
@@ -48,6 +50,56 @@ void ExpectQuantizingOnceAgrees(RunOptions options, const Tokens& tokens, int64_
     EXPECT_EQ(TimesQuantized(each.step.program), 8 * blocks * each.step.program.micro_batches);
     EXPECT_EQ(TimesQuantized(once.step.program), c.times);
   }
+}
+
+namespace {
+
+int64_t BytesKept(const StepProgram& program) {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.category == BufferCategory::kActivations) bytes += buffer.slot_bytes * buffer.slots;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void ExpectSourcesChangeNoBits(RunOptions options, const Tokens& tokens) {
+  options.steps = 2;
+  const auto expect_same = [&](const std::string& what) {
+    options.float8_sources = true;
+    const RunResult with = MustRun(options, tokens);
+    options.float8_sources = false;
+    const RunResult without = MustRun(options, tokens);
+    EXPECT_EQ(with.losses, without.losses) << what;
+    EXPECT_TRUE(with.gradients == without.gradients) << what;
+    EXPECT_TRUE(with.weights == without.weights) << what;
+    EXPECT_EQ(with.measured_peak_bytes, with.plan.peak_bytes) << what;
+    EXPECT_LE(BytesKept(with.step.program), BytesKept(without.step.program)) << what;
+  };
+  for (int preset = 0; preset <= static_cast<int>(CheckpointingPreset::kBlock); ++preset) {
+    options.step.activations = {.preset = static_cast<CheckpointingPreset>(preset)};
+    expect_same(std::string(ToString(options.step.activations.preset)));
+  }
+  options.step.activations = {.preset = CheckpointingPreset::kBlock, .segment_blocks = 2};
+  options.step.accumulation = Accumulation::kLayered;
+  expect_same("segments in LAYERED");
+  options.step.mesh = {.shard = 2};
+  for (const char* pattern : {"*.fp8.transposed", "*.rstd", "*"}) {
+    options.step.activations = {.patterns = {pattern}};
+    expect_same(pattern);
+  }
+}
+
+int64_t BytesMoved(const StepProgram& program) {
+  double bytes = 0;
+  for (const Instruction& instruction : program.instructions) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    if (op == nullptr || FlopsOf(*op) > 0) continue;
+    const OpTraffic traffic = TrafficOf(*op);
+    bytes += traffic.bytes_read + traffic.bytes_written;
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace shale::testing

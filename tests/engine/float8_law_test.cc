@@ -249,26 +249,82 @@ TEST(Float8Laws, NothingIsQuantizedInVain) {
   model.parallel_block = true;
   options.model = model;
   for (const CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kCheap}) {
-    options.step.activations.preset = preset;
-    std::map<Phase, int> as_it_lies, transposed;
-    const RunResult result = MustRun(options, Batch(1));
-    ForEachOp<QuantizeFloat8>(result.step.program, [&](const auto& op, const Instruction& at) {
-      as_it_lies[at.phase] += op.out_RC.present();
-      transposed[at.phase] += op.transposed_CR.present();
-    });
-    const bool keeps = preset == CheckpointingPreset::kNone;
-    // Three inputs, since the norm's serves two layers, and four weights.
-    EXPECT_EQ(as_it_lies[Phase::kForward], 7);
-    EXPECT_EQ(transposed[Phase::kForward], keeps ? 3 : 0);
-    EXPECT_EQ(as_it_lies[Phase::kRecompute], 0);
-    EXPECT_EQ(transposed[Phase::kRecompute], keeps ? 0 : 3);
-    // Four gradients, in both forms, and four weights.
-    EXPECT_EQ(as_it_lies[Phase::kBackward], 4);
-    EXPECT_EQ(transposed[Phase::kBackward], 8);
-    // The gradient of SwiGLU recomputes what it writes, for the fp8 form of that.
-    ForEachOp<SwiGluForward>(result.step.program,
-                             [](const auto&, const Instruction& at) { EXPECT_EQ(at.phase, Phase::kForward); });
+    for (const bool sources : {true, false}) {
+      options.step.activations.preset = preset;
+      options.float8_sources = sources;
+      std::map<Phase, int> as_it_lies, transposed;
+      const RunResult result = MustRun(options, Batch(1));
+      ForEachOp<QuantizeFloat8>(result.step.program, [&](const auto& op, const Instruction& at) {
+        as_it_lies[at.phase] += op.out_RC.present();
+        transposed[at.phase] += op.transposed_CR.present();
+      });
+      const bool keeps = preset == CheckpointingPreset::kNone;
+      // Three inputs, since the norm's serves two layers, and four weights.
+      EXPECT_EQ(as_it_lies[Phase::kForward], 7);
+      EXPECT_EQ(transposed[Phase::kForward], keeps ? 3 : 0);
+      EXPECT_EQ(as_it_lies[Phase::kRecompute], 0);
+      EXPECT_EQ(transposed[Phase::kRecompute], keeps ? 0 : 3);
+      // Four gradients, in both forms, and four weights.
+      EXPECT_EQ(as_it_lies[Phase::kBackward], 4);
+      EXPECT_EQ(transposed[Phase::kBackward], 8);
+      // The gradient of SwiGLU recomputes what it writes, for the fp8 form of that, if this does not compute it itself.
+      ForEachOp<SwiGluForward>(result.step.program, [&](const auto&, const Instruction& at) {
+        EXPECT_FALSE(sources);
+        EXPECT_EQ(at.phase, Phase::kForward);
+      });
+    }
   }
+}
+
+TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedChangesNoBits) {
+  RunOptions options = Float8Options();
+  ExpectSourcesChangeNoBits(options, Batch(5));
+  DecoderConfig model = GemmaLike(Float8Decoder());
+  model.tied_head = false;  // LAYERED adds up a tied gradient in another order.
+  options.model = model;
+  options.dtype = DType::kFloat16;
+  options.step.loss_scaling = LossScaling{.init_scale = 1024};
+  ExpectSourcesChangeNoBits(options, Batch(3));
+  if (!TestsEveryCombination()) return;
+  options = Float8Options();
+  model = Float8Decoder();
+  model.parallel_block = true;
+  options.model = model;
+  ExpectSourcesChangeNoBits(options, Batch(3));
+  // Backward of the first blocks does not read what norms read. An adapter reads the results themselves.
+  for (const char* trains : {"blocks.1.attention.*", "blocks.1.ffn.down.*", "blocks.1.*norm*"}) {
+    options.train_only = {trains};
+    ExpectSourcesChangeNoBits(options, Batch(3));
+  }
+  options.train_only = {};
+  model.adapter = AdapterConfig{.rank = 2, .alpha = 4, .targets = {"down_proj"}};
+  options.model = model;
+  ExpectSourcesChangeNoBits(options, Batch(3));
+}
+
+// With C columns and F inner ones, an op that reads or writes a matrix of T x C in bf16 moves 2 T C bytes. Of each of
+// the two norms of a block, y is not written, and instead of it AbsMax and QuantizeFloat8 read what the norm reads. Of
+// the gate, y [T, F] is not written, and both read gate_up, which the gate would have read. Of its gradient [T, 2F] the
+// same holds for gate_up and d_y.
+TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedMovesFewerBytes) {
+  const int64_t T = kFloat8Length, C = 32, F = 48, blocks = Float8Decoder().layers;
+  RunOptions options = Float8Options();
+  const StepProgram with = MustRun(options, Batch(1)).step.program;
+  options.float8_sources = false;
+  const StepProgram without = MustRun(options, Batch(1)).step.program;
+  const int64_t norm = 2 * T * C - (2 * 4 * T + 2 * C);  // Both ops read rstd, and one more than before the weight.
+  const int64_t gate = 2 * T * ((2 + 1 + 1 + 1) * F - 2 * 2 * F);
+  const int64_t gradient = 2 * T * ((3 + 2 + 2 + 2) * F - 2 * 3 * F);
+  EXPECT_EQ(BytesMoved(without) - BytesMoved(with), blocks * (2 * norm + gate + gradient));
+  std::map<std::pair<Phase, Float8Source::Kind>, int> sources;
+  ForEachOp<QuantizeFloat8>(with, [&](const auto& op, const Instruction& at) {
+    ++sources[{at.phase, op.source.kind}];
+  });
+  EXPECT_EQ((sources[{Phase::kForward, Float8Source::Kind::kNorm}]), 2 * blocks);
+  EXPECT_EQ((sources[{Phase::kForward, Float8Source::Kind::kGate}]), blocks);
+  EXPECT_EQ((sources[{Phase::kBackward, Float8Source::Kind::kGateGradient}]), blocks);
+  ForEachOp<SwiGluForward>(with, [](const auto&, const auto&) { ADD_FAILURE() << "computes a gate for itself"; });
+  ForEachOp<SwiGluBackward>(with, [](const auto&, const auto&) { ADD_FAILURE() << "computes a gradient for itself"; });
 }
 
 TEST(Float8Laws, OnlyLinearLayersOfBlocksMultiplyInFp8) {

@@ -152,6 +152,7 @@ GraphOptions GraphOptionsOf(const RunOptions& options, int64_t sequence_length) 
           .float8_matmuls = options.float8_gradients.has_value(),
           .float8_gradients = options.float8_gradients.value_or(DType::kFloat8E5M2),
           .float8_blockwise = options.float8_blockwise,
+          .float8_sources = options.float8_sources,
           .optimizer_groups = options.optimizer_groups};
 }
 

@@ -72,6 +72,18 @@ std::vector<Op> MatMulOps() {
                      .out_scales = Float({2, 136}),
                      .transposed_scales = Float({2, 200}),
                      .scales = Float8Scales::kTiles},
+      AbsMax{
+          Act({kT, kN}), Float({1}), {.kind = Float8Source::Kind::kNorm, .weight_C = Act({kN}), .rstd_R = Float({kT})}},
+      QuantizeFloat8{.x_RC = Act({kT, 2 * kF}),
+                     .maximum_1 = Float({1}),
+                     .out_RC = New(DType::kFloat8E4M3, {kT, kF}),
+                     .scale_1 = Float({1}),
+                     .source = {.kind = Float8Source::Kind::kGate}},
+      QuantizeFloat8{.x_RC = Act({136, 200}),
+                     .transposed_CR = New(DType::kFloat8E5M2, {200, 136}),
+                     .transposed_scales = Float({2, 200}),
+                     .scales = Float8Scales::kTiles,
+                     .source = {.kind = Float8Source::Kind::kGateGradient, .d_y_RF = Act({136, 100})}},
       TransposeFloat8{New(DType::kFloat8E4M3, {kT, kN}), New(DType::kFloat8E4M3, {kN, kT})},
   };
 }

@@ -278,6 +278,38 @@ void AddBlockwiseFloat8(OpCaseMaker& m, std::vector<OpCase>& cases) {
   }
 }
 
+// Adds what makes them of the results of norms and gates, and computes these on the way.
+void AddFloat8Sources(OpCaseMaker& m, std::vector<OpCase>& cases) {
+  using Kind = Float8Source::Kind;
+  const OpSizes& s = m.s;
+  const RmsNormForward statistics{.x = m.Act({s.tokens, s.width}), .rstd_R = m.F32({s.tokens}), .epsilon = 1e-5f};
+  cases.push_back(m.Finish(statistics, "statistics", ShapeText(statistics.x)));
+  for (const Kind kind : {Kind::kNorm, Kind::kGate, Kind::kGateGradient}) {
+    const int64_t columns = kind == Kind::kNorm ? s.width : 2 * s.hidden;
+    const auto source = [&] {
+      Float8Source of{.kind = kind};
+      if (kind == Kind::kNorm) of.weight_C = m.Act({s.width}), of.rstd_R = m.F32({s.tokens});
+      if (kind == Kind::kGateGradient) of.d_y_RF = m.Act({s.tokens, s.hidden});
+      return of;
+    };
+    const AbsMax maximum{m.Act({s.tokens, columns}), m.F32({1}), source()};
+    cases.push_back(m.Finish(maximum, absl::StrCat(ToString(kind)), ShapeText(maximum.x_RC)));
+    for (const Float8Scales scales : {Float8Scales::kOne, Float8Scales::kTiles}) {
+      QuantizeFloat8 op{.x_RC = m.Act({s.tokens, columns}), .scales = scales, .source = source()};
+      const int64_t C = op.columns();
+      op.out_RC = m.New(DType::kFloat8E4M3, {s.tokens, C});
+      op.transposed_CR = m.New(DType::kFloat8E4M3, {C, s.tokens});
+      if (scales == Float8Scales::kOne) {
+        op.maximum_1 = m.F32({1}), op.scale_1 = m.F32({1});
+      } else {
+        op.out_scales = m.F32({CeilDivide(C, kFloat8Block), s.tokens});
+        op.transposed_scales = m.F32({CeilDivide(s.tokens, kFloat8Block), C});
+      }
+      cases.push_back(m.Finish(op, absl::StrCat(ToString(kind), " ", ToString(scales)), ShapeText(op.x_RC)));
+    }
+  }
+}
+
 std::string SizesText(const MatMul& op) { return absl::StrCat(op.m(), " x ", op.n(), " x ", op.k()); }
 
 // Adds a linear layer y [T, N] = x [T, K] w^T and its two gradients. The gradient of w comes in two cases: overwriting
@@ -420,6 +452,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddRows(maker, cases);
   AddFloat8(maker, cases);
   AddBlockwiseFloat8(maker, cases);
+  if (dtype != DType::kFloat32) AddFloat8Sources(maker, cases);
   AddOpsOnFlatGroups(maker, cases);
   AddAttention(maker, cases);
   AddCachedAttention(maker, cases);

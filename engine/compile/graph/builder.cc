@@ -203,6 +203,7 @@ void GraphBuilder::CloseUnit() {
       if (node.recomputing) unmark(*node.recomputing);
     }
   }
+  if (options_.float8_matmuls && options_.float8_sources && status_.ok()) UseFloat8Sources(unit());
   rules_.clear();
   mark_ = outside_mark_;
   in_unit_ = false;
@@ -402,8 +403,7 @@ const QuantizeFloat8* GraphBuilder::FindQuantized(const Tensor& x, bool transpos
   for (int node = std::ssize(unit().forward); --node > (producers.empty() ? -1 : producers.back());) {
     const auto* op = unit().forward[node].op.As<QuantizeFloat8>();
     if (op == nullptr || (transposed && !op->transposed_CR.present())) continue;
-    const Tensor& done = op->x_RC;
-    if (done.where == x.where && done.rank == x.rank && done.shape == x.shape && done.strides == x.strides) return op;
+    if (IsSameView(op->x_RC, x)) return op;
   }
   return nullptr;
 }

@@ -118,6 +118,10 @@ struct UnitGraph {
 // each element, and does not need the input. It quantizes the weight again, transposed, because keeping that would take
 // memory in all layers at once.
 //
+// Norms and gates write matrices that only the ops which quantize read. These compute such a matrix themselves, from
+// what its own op would read, and it is neither written nor read (UseFloat8Sources). So forward has no SwiGluForward,
+// and a norm writes its statistics alone.
+//
 // That is the plain program. Passes change where weights are quantized, and no bits (engine/compile/step/passes.h).
 // Where ranks gather a weight for each use, each quantizes its shard once a step and they gather codes (GatherFloat8):
 // so these weights have flat groups of their own (ParameterGroup::float8), which nothing else reads. Where a rank holds
@@ -173,6 +177,17 @@ struct DataNeeds {
   TargetWeights target_weights = TargetWeights::kNone;
   bool position_ids = false;
 };
+
+// Lets AbsMax and QuantizeFloat8 compute the matrices that they read ([Note: sources of fp8] in kernels/ops/float8.h):
+// results of RmsNormForward, SwiGluForward and SwiGluBackward that nothing else reads. Drops these results, and ops
+// that have no others. Changes no bits, because a source rounds its numbers as the op does. Not with f32, because
+// matmuls in fp8 read none.
+//
+// Backward keeps no more than without it. Where it computes the fp8 form of an activation again, it reads what that is
+// computed from. So a matrix is left alone if backward wants its fp8 form and does not read all of that anyway.
+// While one block runs backward it may take more, at most the bytes of d_y of the gate: without a source the gate's
+// gradient is written over gate_up, in whose place fp8 forms do not fit.
+void UseFloat8Sources(UnitGraph& unit);
 
 // Returns the needs of a graph of mode kTraining or kEvaluation.
 DataNeeds NeedsOf(const ModelGraph& graph);

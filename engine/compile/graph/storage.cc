@@ -77,7 +77,7 @@ std::vector<bool> GraphBuilder::MatricesOfBlocks() const {
       VisitOperands(node.op, [&](absl::string_view name, const Tensor& t, Access) {
         if (!t.present() || unit.values[t.where.symbol].role != ValueRole::kParameter) return;
         // In fp8 the weight is quantized first.
-        const bool quantized = node.op.Is<AbsMax>() || node.op.Is<QuantizeFloat8>();
+        const bool quantized = name == "x" && (node.op.Is<AbsMax>() || node.op.Is<QuantizeFloat8>());
         const bool multiplies = unit.layer >= 0 && (quantized || (node.op.Is<MatMul>() && name == "b"));
         (multiplies ? matrices : others)[unit.values[t.where.symbol].parameter] = true;
       });

@@ -157,10 +157,6 @@ std::vector<VisitRange> VisitsOf(const StepProgram& program) {
   return visits;
 }
 
-bool IsSameView(const Tensor& x, const Tensor& y) {
-  return x.where == y.where && x.dtype == y.dtype && x.shape == y.shape && x.strides == y.strides;
-}
-
 std::vector<bool> WrittenIn(const StepProgram& program, const Loop& loop) {
   std::vector<bool> written(program.buffers.size(), false);
   for (InstructionId id = loop.begin; id < loop.end; ++id) {

@@ -77,9 +77,6 @@ struct VisitRange {
 // (OverlapCollectives), nor do those of no unit.
 std::vector<VisitRange> VisitsOf(const StepProgram& program);
 
-// Returns whether two tensors are the same elements, seen in the same way.
-bool IsSameView(const Tensor& x, const Tensor& y);
-
 // Returns, by buffer, whether an instruction of the loop writes it.
 std::vector<bool> WrittenIn(const StepProgram& program, const Loop& loop);
 

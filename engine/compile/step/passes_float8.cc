@@ -243,13 +243,15 @@ class OnceQuantizer {
         ChangeOperands(instruction, [&](Tensor& t) { Rename(t); });
         const Op* op = std::get_if<Op>(&instruction.action);
         if (op == nullptr || loop.repeat == 1) continue;
-        if (const auto* find = op->As<AbsMax>(); find != nullptr && fixed(find->x_RC)) {
+        if (const auto* find = op->As<AbsMax>();
+            find != nullptr && fixed(find->x_RC) && find->source.kind == Float8Source::Kind::kMatrix) {
           Quantized& weight = WeightOf(find->x_RC, instruction, weights);
           weight.finds_maximum = true;
           Share(find->maximum_1, weight.op.maximum_1);
           edit_.Remove(id);
         } else if (const auto* quantize = op->As<QuantizeFloat8>();
                    quantize != nullptr && fixed(quantize->x_RC) &&
+                   quantize->source.kind == Float8Source::Kind::kMatrix &&
                    (!quantize->maximum_1.present() || fixed(quantize->maximum_1))) {
           Quantized& weight = WeightOf(quantize->x_RC, instruction, weights);
           if (!weight.finds_maximum) weight.op.maximum_1 = quantize->maximum_1;

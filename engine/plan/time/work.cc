@@ -13,6 +13,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/norm.h"
 
 namespace shale {
 namespace {
@@ -64,6 +65,12 @@ void DescribeOperands(const Op& op, Work& work) {
   work.sizes = {ElementsOf(*largest) / std::max(columns, 1.0), columns};
 }
 
+void DescribeSource(const Float8Source& source, Work& work) {
+  if (source.kind == Float8Source::Kind::kMatrix) return;
+  AddWords(work, ToString(source.kind));
+  if (source.gate == GateKind::kGeluTanh) AddWords(work, "gelu");
+}
+
 void Describe(const Op& op, Work& work) {
   work.flops = FlopsOf(op);
   work.work_class = work.flops > 0 ? WorkClass::kArithmetic : WorkClass::kMemory;
@@ -77,7 +84,10 @@ void Describe(const Op& op, Work& work) {
   if (const auto* quantize = op.As<QuantizeFloat8>()) {
     if (quantize->transposed_CR.present()) AddWords(work, quantize->out_RC.present() ? "both" : "transposed");
     if (quantize->scales != Float8Scales::kOne) AddWords(work, ToString(quantize->scales));
+    DescribeSource(quantize->source, work);
   }
+  if (const auto* find = op.As<AbsMax>()) DescribeSource(find->source, work);
+  if (const auto* norm = op.As<RmsNormForward>(); norm != nullptr && !norm->y.present()) AddWords(work, "statistics");
 }
 
 // Describes a copy of `bytes` between device and host.

@@ -3,11 +3,13 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/norm.h"
 
 namespace shale {
 namespace {
@@ -169,6 +171,24 @@ TEST(Rates, AMatrixThatIsQuantizedInTwoFormsIsAnotherWork) {
   EXPECT_EQ(kind(true, false), "QuantizeFloat8 bf16 f32 f8e4m3 f32 32 x 64");
   EXPECT_EQ(kind(true, true), "QuantizeFloat8 bf16 f32 f8e4m3 f32 both 32 x 64");
   EXPECT_EQ(kind(false, true), "QuantizeFloat8 bf16 f32 f8e4m3 f32 transposed 32 x 64");
+}
+
+// An op that computes the matrix which it quantizes reads other operands, and takes longer.
+TEST(Rates, AMatrixThatIsComputedOnTheWayIsAnotherWork) {
+  AbsMax find{
+      .x_RC = Tensor::Contiguous(DType::kBFloat16, {32, 256}),
+      .maximum_1 = Tensor::Contiguous(DType::kFloat32, {1}),
+      .source = {.kind = Float8Source::Kind::kGateGradient, .d_y_RF = Tensor::Contiguous(DType::kBFloat16, {32, 128})}};
+  const auto work = [](Op op) { return WorkOf(Instruction{.action = std::move(op)}, Mesh{}); };
+  EXPECT_EQ(WorkText(work(find)), "AbsMax bf16 f32 gate_gradient 32 x 256");
+  EXPECT_EQ(work(find).bytes_read, 2 * 32 * (256 + 128));
+  find.source = {.kind = Float8Source::Kind::kGate, .gate = GateKind::kGeluTanh};
+  EXPECT_EQ(WorkText(work(find)), "AbsMax bf16 f32 gate gelu 32 x 256");
+  RmsNormForward norm{.x = find.x_RC, .rstd_R = Tensor::Contiguous(DType::kFloat32, {32})};
+  EXPECT_EQ(WorkText(work(norm)), "RmsNormForward bf16 f32 statistics 32 x 256");
+  norm.weight_C = Tensor::Contiguous(DType::kBFloat16, {256});
+  norm.y = find.x_RC;
+  EXPECT_EQ(WorkText(work(norm)), "RmsNormForward bf16 f32 32 x 256");
 }
 
 // Blockwise scales have no operand of a maximum, because nothing looks for one before.

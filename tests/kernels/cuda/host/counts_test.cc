@@ -146,6 +146,46 @@ TEST(KernelCounts, BlockwiseFloat8ReadsEachNumberOnce) {
   EXPECT_EQ(q.written_bytes, 2 * rows * kColumns + 4 * (out.elements() + transposed.elements()));
 }
 
+// A matrix that is computed on the way is not read. In place of it AbsMax reads once what the matrix is computed from,
+// and so does QuantizeFloat8, but for a gradient: there each half of a row reads it, one after the other. All threads
+// read the weights and statistics of a norm, which the L1 cache holds.
+TEST(KernelCounts, Float8SourcesReadWhatTheirOpsRead) {
+  PrintHead();
+  const int64_t rows = CountedRows() / 16 * 16;
+  constexpr int64_t kInner = 4864, kPack = 8;
+  using Kind = Float8Source::Kind;
+  for (const Kind kind : {Kind::kNorm, Kind::kGate, Kind::kGateGradient}) {
+    const bool norm = kind == Kind::kNorm, gradient = kind == Kind::kGateGradient;
+    const int64_t columns = gradient ? 2 * kInner : kInner;
+    ReservedMemory memory;
+    Float8Source source = {.kind = kind};
+    if (norm) source.weight_C = memory.Zeros(kCountedAct, {kInner});
+    if (norm) source.rstd_R = memory.Zeros(DType::kFloat32, {rows});
+    if (gradient) source.d_y_RF = memory.Zeros(kCountedAct, {rows, kInner});
+    const AbsMax maximum = {.x_RC = memory.Zeros(kCountedAct, {rows, norm ? kInner : 2 * kInner}),
+                            .maximum_1 = memory.Zeros(DType::kFloat32, {1}),
+                            .source = source};
+    const std::string name(ToString(kind).data(), ToString(kind).size());
+    const cuda_on_host::Counts m = CountOf("AbsMax of a " + name, memory, maximum, rows);
+    const int64_t once = rows * (norm ? 2 * 2 * kInner + 4 * kInner / kPack : (gradient ? 3 : 2) * 2 * kInner);
+    const int64_t blocks = CeilDivide(rows * kInner / kPack, cuda::kMaximumPacks);
+    EXPECT_EQ(m.read_bytes, once + 4 * blocks);
+    const auto scales = [&](int64_t of_rows, int64_t of_columns) {
+      const Float8ScaleMatrix matrix = Float8ScaleMatrix::Of(Float8Scales::kTiles, of_rows, of_columns);
+      return memory.Zeros(DType::kFloat32, {matrix.rows, matrix.columns});
+    };
+    const QuantizeFloat8 quantize = {.x_RC = maximum.x_RC,
+                                     .out_RC = memory.Zeros(DType::kFloat8E4M3, {rows, columns}),
+                                     .transposed_CR = memory.Zeros(DType::kFloat8E4M3, {columns, rows}),
+                                     .out_scales = scales(rows, columns),
+                                     .transposed_scales = scales(columns, rows),
+                                     .scales = Float8Scales::kTiles,
+                                     .source = source};
+    const cuda_on_host::Counts q = CountOf("QuantizeFloat8 of a " + name + " in tiles", memory, quantize, rows);
+    EXPECT_EQ(q.read_bytes, gradient ? 2 * once : once);
+  }
+}
+
 TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogitOnce) {
   PrintHead();
   for (const int64_t vocabulary : {32000, 50264, 128256, 151936, 256000}) {

@@ -331,6 +331,27 @@ TEST(LargeOperands, Float8) {
   EXPECT_EQ(LastOf(far.transposed_CR), 448);
 }
 
+TEST(LargeOperands, Float8OfANorm) {
+  ReservedMemory memory;
+  const Float8Source norm = {.kind = Float8Source::Kind::kNorm,
+                             .weight_C = EndingInOnes(memory.Zeros(kAct, {kWide}), 1),
+                             .rstd_R = EndingInOnes(memory.Zeros(DType::kFloat32, {kMany}), 1)};
+  const AbsMax maximum = {.x_RC = EndingInOnes(memory.Zeros(kAct, {kMany, kWide}), 1),
+                          .maximum_1 = memory.Zeros(DType::kFloat32, {1}),
+                          .source = norm};
+  RunLastBlocks(memory, maximum);
+  EXPECT_EQ(LastOf(maximum.maximum_1), 1);
+  const QuantizeFloat8 quantize = {.x_RC = maximum.x_RC,
+                                   .maximum_1 = maximum.maximum_1,
+                                   .out_RC = memory.Zeros(DType::kFloat8E4M3, {kMany, kWide}),
+                                   .transposed_CR = memory.Zeros(DType::kFloat8E4M3, {kWide, kMany}),
+                                   .scale_1 = memory.Zeros(DType::kFloat32, {1}),
+                                   .source = norm};
+  RunLastBlocks(memory, quantize);
+  EXPECT_EQ(LastOf(quantize.out_RC), 448);
+  EXPECT_EQ(LastOf(quantize.transposed_CR), 448);
+}
+
 TEST(LargeOperands, BlockwiseFloat8) {
   for (const Float8Scales scales : {Float8Scales::kTiles, Float8Scales::kBlocks}) {
     ReservedMemory memory;
