@@ -84,8 +84,10 @@ class ScriptsTest(unittest.TestCase):
         code, said, calls = self.call("tools/test")
         self.assertEqual((code, said.splitlines()[-1]), (1, "0 passed, 0 failed"))
         self.assertEqual(len(calls), 1)
+        actions = len(os.sched_getaffinity(0)) + 1
         self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda=false --build_tests_only "
-                                          "--test_tag_filters=-all_only --build_tag_filters=-all_only //..."), calls)
+                                          "--test_tag_filters=-all_only --build_tag_filters=-all_only "
+                                          f"--jobs={actions} --local_cpu_resources={actions} //..."), calls)
         with open("/proc/cpuinfo", encoding="utf-8") as processor:
             self.assertEqual("--config=avx2" in calls[0], "avx512bw" not in processor.read())
         _, said, calls = self.call("tools/test", "--all")
@@ -94,6 +96,7 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(len(calls), 4)
         self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda_arch=80+ptx //..."), calls)
         self.assertNotIn("avx2", calls[0])
+        self.assertNotIn("--jobs", calls[0])
         self.assertEqual(calls[1], "embedding")
         self.assertIn("--config=asan", calls[2])
         self.assertIn("--config=tsan", calls[3])
