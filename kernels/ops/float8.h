@@ -27,7 +27,7 @@ namespace shale {
 // Each number is rounded to act before it is used, as that op stores it. So results have the bits that they would have
 // if the op had run, on the same device.
 //
-// Only kMatrix takes f32, and rows of x that are strided with a gate. kNorm and kGate have the format f8e4m3.
+// Only kMatrix takes f32. With a gate the rows of x are contiguous. kNorm and kGate have the format f8e4m3.
 struct Float8Source {
   enum class Kind : uint8_t { kMatrix, kNorm, kGate, kGateGradient };
   Kind kind = Kind::kMatrix;

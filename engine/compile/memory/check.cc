@@ -9,7 +9,6 @@
 #include "engine/compile/memory/checked_bytes.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/issues.h"
-#include "engine/compile/program/range_set.h"
 #include "engine/compile/program/structure.h"
 #include "kernels/op.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/string_view.h"
 #include "engine/compile/program/program.h"
-#include "engine/compile/program/range_set.h"
+#include "kernels/element_range.h"
 #include "kernels/op.h"
 
 namespace shale {
