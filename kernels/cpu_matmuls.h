@@ -20,9 +20,9 @@ enum class CpuMatMuls {
   kPacked
 };
 
-// Returns the name by which runtime.cpu_products of a job gives it.
-inline absl::string_view ToString(CpuMatMuls products) {
-  switch (products) {
+// Returns the name by which runtime.cpu_matmuls of a job gives it.
+inline absl::string_view ToString(CpuMatMuls cpu_matmuls) {
+  switch (cpu_matmuls) {
     case CpuMatMuls::kAuto: return "AUTO";
     case CpuMatMuls::kOneDnn: return "ONEDNN";
     case CpuMatMuls::kPacked: return "PACKED";

@@ -76,7 +76,7 @@ absl::Status Run(const Flags& flags) {
     disk_bytes_per_second = std::round(*bytes);
     Print(absl::StrCat("writes to ", flags.folder, ": ", FormatBytes(std::llround(*bytes)), "/s"));
   }
-  for (Job& job : jobs) SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  for (Job& job : jobs) SHALE_RETURN_IF_ERROR(DecideCpuMatMuls(job).status());
   SHALE_ASSIGN_OR_RETURN(
       proto::MachineProfile measured,
       Calibrate(jobs, {.create_backend = CreateBackend, .seconds = flags.seconds, .progress = Print}));

@@ -327,7 +327,7 @@ int Run(PlanFlags flags) {
   if (!job.ok()) return Refuse(flags, job.status(), std::move(errors));
   const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
   if (!data.ok()) return Refuse(flags, data.status());
-  if (const auto products = DecideCpuProducts(*job); !products.ok()) return Fail(products.status(), kExitUsage);
+  if (const auto cpu_matmuls = DecideCpuMatMuls(*job); !cpu_matmuls.ok()) return Fail(cpu_matmuls.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   absl::StatusOr<Machine> machine = MachineOf(*job, backend, flags.profile.get());
   if (!machine.ok()) return Refuse(flags, machine.status());

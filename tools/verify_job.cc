@@ -27,7 +27,7 @@ void Print(absl::string_view text) {
 absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<std::string>& overrides,
                                  const std::atomic<bool>& cancelled, int64_t& checks) {
   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(job_file, overrides, ModelFrom::kJobAndData));
-  SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  SHALE_RETURN_IF_ERROR(DecideCpuMatMuls(job).status());
   if (!job.runtime.deterministic_attention) {
     Print("The checks compare bits, so they compute with runtime.deterministic_attention=true.\n");
     job.runtime.deterministic_attention = true;

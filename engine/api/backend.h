@@ -52,12 +52,12 @@ absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads
 absl::StatusOr<Machine> PlanningMachineOfProfile(const Job& job, int64_t hardware_threads,
                                                  const proto::MachineProfile& profile);
 
-// Decides runtime.cpu_products if the job leaves it open and its device is the CPU. Takes what an earlier call on such
+// Decides runtime.cpu_matmuls if the job leaves it open and its device is the CPU. Takes what an earlier call on such
 // a processor wrote to the user's cache folder ($XDG_CACHE_HOME/shale, or ~/.cache/shale). If there is nothing, or the
 // file is damaged, measures for about 0.2 seconds (kernels/cpu/measure_matmuls.h) and writes the result there. If it
 // cannot be written, takes DefaultCpuMatMuls() (kernels/cpu/cpu_ops.h), because a choice that each run measures anew
 // could change the bits from run to run. Returns a line for people, which is empty if the job computes no matmuls on
 // the CPU.
-absl::StatusOr<std::string> DecideCpuProducts(Job& job);
+absl::StatusOr<std::string> DecideCpuMatMuls(Job& job);
 
 }  // namespace shale

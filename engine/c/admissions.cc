@@ -205,7 +205,7 @@ absl::StatusOr<uint64_t> RunChecks(Job job, const shale_verify_options& given) {
       given.on_check(given.on_check_user, &check);
     };
   }
-  SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  SHALE_RETURN_IF_ERROR(DecideCpuMatMuls(job).status());
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   options.backend = backend.get();
   SHALE_ASSIGN_OR_RETURN(VerifyReport report, Verify(job, options));

@@ -54,7 +54,7 @@ Handles<const KeptPlan>& Plans() {
 absl::StatusOr<uint64_t> MakePlan(Job job, const shale_model* model) {
   SHALE_RETURN_IF_ERROR(GiveModel(model, job));
   SHALE_ASSIGN_OR_RETURN(const DataFacts data, DataFactsForPlanning(job));
-  SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  SHALE_RETURN_IF_ERROR(DecideCpuMatMuls(job).status());
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(std::move(job), data, backend->machine()));
   return Plans().Add(

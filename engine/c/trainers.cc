@@ -64,7 +64,7 @@ absl::StatusOr<uint64_t> Create(Job job, const shale_trainer_options& given) {
   options.evaluation_data = kept->evaluation_data.get();
   SHALE_ASSIGN_OR_RETURN(kept->events, Events::Create(given, job.telemetry.sinks));
   options.events = kept->events.get();
-  SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  SHALE_RETURN_IF_ERROR(DecideCpuMatMuls(job).status());
   SHALE_ASSIGN_OR_RETURN(kept->backend, CreateBackend(job));
   options.backend = kept->backend.get();
   SHALE_ASSIGN_OR_RETURN(kept->trainer, Trainer::Create(job, options));

@@ -196,13 +196,13 @@ using AmxBackward = Backward<BFloat16, false>;  // Never used: FormOf does not r
 #endif
 
 // Computes query heads [begin, end), numbered through all sequences. The range must consist of complete groups.
-void AttentionBackwardHeads(const AttentionBackward& op, CpuMatMuls products, int64_t begin, int64_t end,
+void AttentionBackwardHeads(const AttentionBackward& op, CpuMatMuls cpu_matmuls, int64_t begin, int64_t end,
                             std::byte* scratch) {
-  RunHeads<Backward, AmxBackward>(op, products, begin, end, scratch);
+  RunHeads<Backward, AmxBackward>(op, cpu_matmuls, begin, end, scratch);
 }
 
-int64_t AttentionBackwardScratch(const AttentionBackward& op, CpuMatMuls products) {
-  return ThreadScratch<BackwardScratch, AmxBackward>(op, products);
+int64_t AttentionBackwardScratch(const AttentionBackward& op, CpuMatMuls cpu_matmuls) {
+  return ThreadScratch<BackwardScratch, AmxBackward>(op, cpu_matmuls);
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -219,7 +219,7 @@ HWY_EXPORT(AttentionBackwardScratch);
 int64_t Items(const AttentionBackward& op) { return op.q_BSHD.dim(0) * op.k_BSGD.dim(2); }
 
 int64_t ThreadScratchBytes(const AttentionBackward& op, const Context& context) {
-  return HWY_DYNAMIC_DISPATCH(AttentionBackwardScratch)(op, context.products);
+  return HWY_DYNAMIC_DISPATCH(AttentionBackwardScratch)(op, context.cpu_matmuls);
 }
 
 }  // namespace
@@ -233,7 +233,7 @@ absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& co
   return RunAttention(op, Items(op), ThreadScratchBytes(op, context), scratch, context,
                       [&](int64_t begin, int64_t end, std::byte* scratch) {
                         HWY_DYNAMIC_DISPATCH(AttentionBackwardHeads)
-                        (op, context.products, begin * heads_per_group, end * heads_per_group, scratch);
+                        (op, context.cpu_matmuls, begin * heads_per_group, end * heads_per_group, scratch);
                       });
 }
 

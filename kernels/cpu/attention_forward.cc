@@ -136,13 +136,13 @@ using AmxForward = Forward<BFloat16, false>;  // Never used: FormOf does not ret
 #endif
 
 // Computes query heads [begin, end), numbered through all sequences.
-void AttentionForwardHeads(const AttentionForward& op, CpuMatMuls products, int64_t begin, int64_t end,
+void AttentionForwardHeads(const AttentionForward& op, CpuMatMuls cpu_matmuls, int64_t begin, int64_t end,
                            std::byte* scratch) {
-  RunHeads<Forward, AmxForward>(op, products, begin, end, scratch);
+  RunHeads<Forward, AmxForward>(op, cpu_matmuls, begin, end, scratch);
 }
 
-int64_t AttentionForwardScratch(const AttentionForward& op, CpuMatMuls products) {
-  return ThreadScratch<ForwardScratch, AmxForward>(op, products);
+int64_t AttentionForwardScratch(const AttentionForward& op, CpuMatMuls cpu_matmuls) {
+  return ThreadScratch<ForwardScratch, AmxForward>(op, cpu_matmuls);
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -159,7 +159,7 @@ HWY_EXPORT(AttentionForwardScratch);
 int64_t Items(const AttentionForward& op) { return op.q_BSHD.dim(0) * op.q_BSHD.dim(2); }
 
 int64_t ThreadScratchBytes(const AttentionForward& op, const Context& context) {
-  return HWY_DYNAMIC_DISPATCH(AttentionForwardScratch)(op, context.products);
+  return HWY_DYNAMIC_DISPATCH(AttentionForwardScratch)(op, context.cpu_matmuls);
 }
 
 }  // namespace
@@ -172,7 +172,7 @@ absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& con
   return RunAttention(op, Items(op), ThreadScratchBytes(op, context), scratch, context,
                       [&](int64_t begin, int64_t end, std::byte* scratch) {
                         HWY_DYNAMIC_DISPATCH(AttentionForwardHeads)
-                        (op, context.products, begin, end, scratch);
+                        (op, context.cpu_matmuls, begin, end, scratch);
                       });
 }
 

@@ -29,8 +29,8 @@ enum class AttentionForm {
 
 // Returns the form that is used for activations of `dtype`. If matmuls widen bf16 because the processor's bf16
 // instructions are slow, so does attention.
-HWY_INLINE AttentionForm FormOf(DType dtype, CpuMatMuls products) {
-  if (dtype != DType::kBFloat16 || products == CpuMatMuls::kPacked) return AttentionForm::kFloats;
+HWY_INLINE AttentionForm FormOf(DType dtype, CpuMatMuls cpu_matmuls) {
+  if (dtype != DType::kBFloat16 || cpu_matmuls == CpuMatMuls::kPacked) return AttentionForm::kFloats;
   if (HasAmx()) return AttentionForm::kAmx;
   return HasBFloat16Instructions() ? AttentionForm::kPairs : AttentionForm::kFloats;
 }
@@ -161,12 +161,12 @@ void RunHeadsBy(const OpType& op, int64_t begin, int64_t end, std::byte* scratch
   }
 }
 
-// The same, with Kernel<T, kPairs> or Amx, whichever the op's dtype and `products` ask for.
+// The same, with Kernel<T, kPairs> or Amx, whichever the op's dtype and `cpu_matmuls` ask for.
 template <template <class, bool> class Kernel, class Amx, class OpType>
-void RunHeads(const OpType& op, CpuMatMuls products, int64_t begin, int64_t end, std::byte* scratch) {
+void RunHeads(const OpType& op, CpuMatMuls cpu_matmuls, int64_t begin, int64_t end, std::byte* scratch) {
   if (op.q_BSHD.dtype == DType::kFloat32) return RunHeadsBy<Kernel<float, false>>(op, begin, end, scratch);
   if (op.q_BSHD.dtype == DType::kFloat16) return RunHeadsBy<Kernel<Float16, false>>(op, begin, end, scratch);
-  switch (FormOf(op.q_BSHD.dtype, products)) {
+  switch (FormOf(op.q_BSHD.dtype, cpu_matmuls)) {
     case AttentionForm::kAmx: return RunHeadsBy<Amx>(op, begin, end, scratch);
     case AttentionForm::kPairs: return RunHeadsBy<Kernel<BFloat16, true>>(op, begin, end, scratch);
     case AttentionForm::kFloats: return RunHeadsBy<Kernel<BFloat16, false>>(op, begin, end, scratch);
@@ -175,9 +175,9 @@ void RunHeads(const OpType& op, CpuMatMuls products, int64_t begin, int64_t end,
 
 // Returns the scratch of one thread that calls RunHeads.
 template <class KernelScratch, class Amx, class OpType>
-int64_t ThreadScratch(const OpType& op, CpuMatMuls products) {
+int64_t ThreadScratch(const OpType& op, CpuMatMuls cpu_matmuls) {
   Carver carver(nullptr);
-  if (FormOf(op.q_BSHD.dtype, products) == AttentionForm::kAmx) {
+  if (FormOf(op.q_BSHD.dtype, cpu_matmuls) == AttentionForm::kAmx) {
     Amx(op, carver);
   } else {
     KernelScratch(AttentionSizes(op), carver);

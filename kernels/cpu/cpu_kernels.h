@@ -21,8 +21,8 @@ class Team;           // See team.h.
 // Settings and caches that the kernels of one CpuOps share. Kernels on several streams read it at the same time.
 struct Context {
   std::shared_ptr<Team> team;
-  CpuMatMuls products = CpuMatMuls::kOneDnn;
-  std::shared_ptr<OneDnnMatMuls> matmuls;
+  CpuMatMuls cpu_matmuls = CpuMatMuls::kOneDnn;
+  std::shared_ptr<OneDnnMatMuls> onednn;
 };
 
 // Returns the bytes of scratch that `op` needs. Ops without an overload of their own need none.

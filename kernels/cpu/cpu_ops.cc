@@ -15,8 +15,8 @@ class CpuOps : public HostOps {
  public:
   explicit CpuOps(const CpuOptions& options)
       : context_{.team = std::make_shared<cpu::Team>(options.threads),
-                 .products = options.products == CpuMatMuls::kAuto ? DefaultCpuMatMuls() : options.products} {
-    context_.matmuls = std::make_shared<cpu::OneDnnMatMuls>(context_.team);
+                 .cpu_matmuls = options.cpu_matmuls == CpuMatMuls::kAuto ? DefaultCpuMatMuls() : options.cpu_matmuls} {
+    context_.onednn = std::make_shared<cpu::OneDnnMatMuls>(context_.team);
   }
 
   int64_t ScratchBytes(const Op& op) const override {

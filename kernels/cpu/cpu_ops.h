@@ -15,7 +15,7 @@ namespace shale {
 struct CpuOptions {
   // Threads per op, including the calling thread. Ranks that share a machine should divide its cores.
   int threads = 1;
-  CpuMatMuls products = CpuMatMuls::kAuto;  // kAuto: DefaultCpuMatMuls().
+  CpuMatMuls cpu_matmuls = CpuMatMuls::kAuto;  // kAuto: DefaultCpuMatMuls().
 };
 
 // Returns what computes matmuls fastest on most processors with the instructions of this one: our own kernels with

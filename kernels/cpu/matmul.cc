@@ -46,8 +46,8 @@ bool HasLongRowsOfA(const MatMul& op) {
 
 // Returns whether our own kernels compute this matmul. They alone read f16 and fp8.
 bool IsPacked(const MatMul& op, const Context& context) {
-  return context.products == CpuMatMuls::kPacked || op.a.dtype == DType::kFloat16 || op.is_float8() ||
-         (op.a.dtype == DType::kBFloat16 && !context.matmuls->has_bfloat16()) || HasLongRowsOfA(op);
+  return context.cpu_matmuls == CpuMatMuls::kPacked || op.a.dtype == DType::kFloat16 || op.is_float8() ||
+         (op.a.dtype == DType::kBFloat16 && !context.onednn->has_bfloat16()) || HasLongRowsOfA(op);
 }
 
 PackedMatMul PackedOf(const MatMul& op, const Context& context) { return {ShapeOf(op), context.team->threads()}; }
@@ -58,18 +58,18 @@ int64_t ScratchBytesOf(const MatMul& op, const Context& context) {
   const bool packed_elsewhere = op.packed_b.present();
   if (IsPacked(op, context)) return PackedOf(op, context).scratch_bytes(packed_elsewhere);
   // If oneDNN refuses the matmul, PrepareOp reports it.
-  return RoundUp(context.matmuls->ScratchBytes(ShapeOf(op), packed_elsewhere).value_or(0), 256);
+  return RoundUp(context.onednn->ScratchBytes(ShapeOf(op), packed_elsewhere).value_or(0), 256);
 }
 
 int64_t PackedBytesOf(const MatMul& op, const Context& context) {
   if (op.is_float8()) return 0;
   if (IsPacked(op, context)) return PackedOf(op, context).whole_packed_bytes();
-  return context.matmuls->PackedBytes(ShapeOf(op)).value_or(0);
+  return context.onednn->PackedBytes(ShapeOf(op)).value_or(0);
 }
 
 absl::Status PrepareOp(const MatMul& op, const Context& context) {
   if (IsPacked(op, context)) return absl::OkStatus();
-  return context.matmuls->Prepare(ShapeOf(op));
+  return context.onednn->Prepare(ShapeOf(op));
 }
 
 absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
@@ -83,7 +83,7 @@ absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
                                 .b_is_packed = op.b_is_packed,
                                 .scratch = scratch};
   if (IsPacked(op, context)) return PackedOf(op, context).Run(operands, *context.team);
-  return context.matmuls->Run(ShapeOf(op), operands);
+  return context.onednn->Run(ShapeOf(op), operands);
 }
 
 }  // namespace shale::cpu

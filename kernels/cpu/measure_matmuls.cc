@@ -103,9 +103,9 @@ absl::StatusOr<MeasuredMatMuls> MeasureCpuMatMuls(DType dtype) {
   if (dtype == DType::kBFloat16 && !onednn->has_bfloat16()) return MeasuredMatMuls{CpuMatMuls::kPacked};
   std::vector<MatMul> matmuls = {forward, gradient};
   std::vector<Contestant> contestants;
-  for (const CpuMatMuls products : {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked}) {
+  for (const CpuMatMuls cpu_matmuls : {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked}) {
     Contestant& contestant = contestants.emplace_back();
-    contestant.context = {.team = team, .products = products, .matmuls = onednn};
+    contestant.context = {.team = team, .cpu_matmuls = cpu_matmuls, .onednn = onednn};
     contestant.best.assign(matmuls.size(), std::numeric_limits<double>::infinity());
   }
   int64_t scratch_bytes = 0;

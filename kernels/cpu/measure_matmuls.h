@@ -10,7 +10,7 @@
 namespace shale {
 
 struct MeasuredMatMuls {
-  CpuMatMuls products = CpuMatMuls::kAuto;  // kPacked if it is faster by 5 % at least.
+  CpuMatMuls cpu_matmuls = CpuMatMuls::kAuto;  // kPacked if it is faster by 5 % at least.
   double packed_speed = 0;  // The speed of kPacked, divided by that of kOneDnn; 0 if nothing had to be measured.
 };
 

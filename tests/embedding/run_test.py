@@ -128,9 +128,9 @@ class EmbeddingTest(unittest.TestCase):
         # The program has the backend: what it lacks for a job on a GPU is at most a GPU.
         with open(os.path.join(self.workspace, "job.textproto"), encoding="utf-8") as file:
             job = file.read()
-        self.assertIn("cpu_products: ONEDNN", job)
+        self.assertIn("cpu_matmuls: ONEDNN", job)
         with open(os.path.join(self.workspace, "gpu.textproto"), "w", encoding="utf-8") as file:
-            file.write(job.replace("threads_per_rank: 1 cpu_products: ONEDNN", "device: CUDA ranks_per_device: 2"))
+            file.write(job.replace("threads_per_rank: 1 cpu_matmuls: ONEDNN", "device: CUDA ranks_per_device: 2"))
         result = subprocess.run([os.path.join(self.workspace, "out/bin/service"), "gpu.textproto", "gpu"],
                                 cwd=self.workspace, capture_output=True, text=True, check=False)
         if result.returncode != 0:

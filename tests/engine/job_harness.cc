@@ -273,7 +273,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                          options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));
   std::unique_ptr<Backend> tested;
   if (options.backend == nullptr) {
-    tested = TestedBackend(options.ops, static_cast<int>(options.threads), options.cpu_products);
+    tested = TestedBackend(options.ops, static_cast<int>(options.threads), options.cpu_matmuls);
   }
   const Backend* backend = options.backend != nullptr ? options.backend : tested.get();
   const std::unique_ptr<Ops> ops = backend->CreateOps(W, /*device=*/nullptr);

@@ -71,9 +71,9 @@ struct RunOptions {
   bool float8_sources = true;             // As GraphOptions::float8_sources.
   std::vector<std::vector<std::string>> optimizer_groups;  // As GraphOptions::optimizer_groups.
   StepOptions step;
-  const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).
+  const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_matmuls).
   OpsKind ops = OpsKind::kFast;
-  CpuMatMuls cpu_products = CpuMatMuls::kAuto;
+  CpuMatMuls cpu_matmuls = CpuMatMuls::kAuto;
   int64_t threads = 1;
   int steps = 1;
   double learning_rate = 1e-2;

@@ -86,7 +86,7 @@ void DrawUpdate(Random& random, RunOptions& options) {
     step.offload_state.moments = step.offload_state.masters = false;  // They are on the host anyway.
   }
   options.reads_gradients = Pick(random, 2);
-  options.cpu_products = static_cast<CpuMatMuls>(1 + Pick(random, 2));
+  options.cpu_matmuls = static_cast<CpuMatMuls>(1 + Pick(random, 2));
   if (Pick(random, 3) == 0) step.update = UpdateTime::kInBackward;
   if (step.composed()) {  // It is refused there.
     step.update = UpdateTime::kAfterBackward;
@@ -224,7 +224,7 @@ std::string Describe(const RunOptions& o, int seed) {
       ToString(o.step.update), " on ", ToString(o.step.update_device), " gradients in ",
       ToString(o.step.gradient_shards),
       o.step.reduce == DType::kFloat32 ? "" : absl::StrCat(" sent in parts of ", o.step.sent_part_bytes),
-      " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products), ", target weights ",
+      " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_matmuls), ", target weights ",
       static_cast<int>(o.target_weights), o.position_ids ? ", packed documents" : "",
       o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")),
       ", what is frozen is stored ", ToString(o.frozen_weights), o.fp32_logits ? ", logits in fp32" : "",

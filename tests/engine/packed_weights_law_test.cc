@@ -32,16 +32,16 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
   model.hidden = 90;
   model.vocabulary = 131;
   const Tokens tokens = RandomTokens(12, 256, model.vocabulary, 5);
-  for (const auto& [dtype, products] : {std::pair(DType::kFloat32, CpuMatMuls::kOneDnn),
-                                        {DType::kBFloat16, CpuMatMuls::kOneDnn},
-                                        {DType::kFloat32, CpuMatMuls::kPacked},
-                                        {DType::kBFloat16, CpuMatMuls::kPacked}}) {
+  for (const auto& [dtype, cpu_matmuls] : {std::pair(DType::kFloat32, CpuMatMuls::kOneDnn),
+                                           {DType::kBFloat16, CpuMatMuls::kOneDnn},
+                                           {DType::kFloat32, CpuMatMuls::kPacked},
+                                           {DType::kBFloat16, CpuMatMuls::kPacked}}) {
     for (const auto& [ranks, preset] : {std::pair(1, CheckpointingPreset::kNone), {2, CheckpointingPreset::kBlock}}) {
-      const std::string what = absl::StrCat(ranks, " ranks, ", ToString(dtype), ", ", ToString(products));
+      const std::string what = absl::StrCat(ranks, " ranks, ", ToString(dtype), ", ", ToString(cpu_matmuls));
       RunOptions options;
       options.model = model;
       options.dtype = dtype;
-      options.cpu_products = products;
+      options.cpu_matmuls = cpu_matmuls;
       options.micro_batch = 4 / ranks;  // K = 3.
       options.loss_chunk_tokens = ranks == 1 ? 600 : 512;
       options.step.strategy = Strategy::kFullShard;
@@ -65,7 +65,7 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
       EXPECT_EQ(PackedMatMuls(often->step.program), 0) << what;
       const bool onednn_packs =
           dtype == DType::kFloat32 ? __builtin_cpu_supports("avx512f") : __builtin_cpu_supports("avx512bf16");
-      if (products == CpuMatMuls::kPacked || (onednn_packs && std::getenv("SHALE_MAX_CPU_ISA") == nullptr)) {
+      if (cpu_matmuls == CpuMatMuls::kPacked || (onednn_packs && std::getenv("SHALE_MAX_CPU_ISA") == nullptr)) {
         EXPECT_GT(PackedMatMuls(once->step.program), 20) << what;
       }
     }

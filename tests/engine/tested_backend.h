@@ -10,9 +10,9 @@
 namespace shale::testing {
 
 // Creates the backend. `threads` is the number of threads of a rank's kernels, on backends that have a choice. `ops`
-// selects the kernels; on CUDA it selects those that compute matmuls. `products` selects what computes matmuls among
+// selects the kernels; on CUDA it selects those that compute matmuls. `cpu_matmuls` selects what computes matmuls among
 // the fast ops; it may be kAuto.
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls products = CpuMatMuls::kAuto);
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls cpu_matmuls = CpuMatMuls::kAuto);
 
 // Returns whether jobs must ask for device CUDA to run on the backend.
 bool TestsTheCudaBackend();

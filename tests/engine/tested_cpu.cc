@@ -5,8 +5,8 @@
 
 namespace shale::testing {
 
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls products) {
-  return CreateCpuBackend({.ops = ops, .products = products, .threads = [=](int64_t) { return threads; }});
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls cpu_matmuls) {
+  return CreateCpuBackend({.ops = ops, .cpu_matmuls = cpu_matmuls, .threads = [=](int64_t) { return threads; }});
 }
 
 bool TestsTheCudaBackend() { return false; }

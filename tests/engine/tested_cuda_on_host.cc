@@ -26,13 +26,14 @@ void CheckAndDelete(cuda_on_host::StandInRuntime* runtime) {
   delete runtime;
 }
 
-std::unique_ptr<Ops> CpuOpsOf(OpsKind kind, int threads, CpuMatMuls products) {
-  return kind == OpsKind::kReference ? CreateReferenceOps() : CreateCpuOps({.threads = threads, .products = products});
+std::unique_ptr<Ops> CpuOpsOf(OpsKind kind, int threads, CpuMatMuls cpu_matmuls) {
+  return kind == OpsKind::kReference ? CreateReferenceOps()
+                                     : CreateCpuOps({.threads = threads, .cpu_matmuls = cpu_matmuls});
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls products) {
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls cpu_matmuls) {
   cuda_on_host::StandInOptions gpu = TestedOrder();
   gpu.memory_bytes = int64_t{4} << 30;  // The backend leaves 2 GiB to CUDA and its libraries.
   return CreateCudaBackend(
@@ -40,7 +41,7 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls prod
       {.ranks_per_device = kRanksPerDevice,
        .create_matmuls =
            [=](const CudaDeviceProperties* /*gpu*/) {
-             return *cuda_on_host::CreateHostMatMuls(CpuOpsOf(ops, threads, products));
+             return *cuda_on_host::CreateHostMatMuls(CpuOpsOf(ops, threads, cpu_matmuls));
            },
        .create_attention =
            [](const CudaDeviceProperties* /*gpu*/) {

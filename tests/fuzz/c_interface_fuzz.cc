@@ -20,7 +20,7 @@ constexpr char kJob[] = R"(
 batch { global_batch: 2 sequence_length: 4 }
 lr_schedule { steps: 3 }
 data { order: SEQUENTIAL }
-runtime { threads_per_rank: 1 cpu_products: ONEDNN generate: true }
+runtime { threads_per_rank: 1 cpu_matmuls: ONEDNN generate: true }
 memory { budget_bytes: 10000000 }
 )";
 constexpr char kModel[] = "model { mlp { vocabulary: 8 embedding: 2 hidden: 4 layers: 1 } }\n";

@@ -20,8 +20,8 @@ constexpr int64_t kWorkspaceBytes = int64_t{64} << 10;
 
 }  // namespace
 
-// kReference is the same on every machine. Ignores `products`, which matter only on the CPU.
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls products) {
+// kReference is the same on every machine. Ignores `cpu_matmuls`, which matter only on the CPU.
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls cpu_matmuls) {
   if (ops == OpsKind::kReference) return CreateReferenceBackend();
   CudaBackendOptions options;
   options.ranks_per_device = kRanksPerDevice;

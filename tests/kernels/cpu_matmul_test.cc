@@ -26,14 +26,15 @@
 namespace shale::testing {
 namespace {
 
-std::vector<std::byte> RunOnThreads(CpuMatMuls products, int threads, const TestMemory& memory, const MatMul& op) {
+std::vector<std::byte> RunOnThreads(CpuMatMuls cpu_matmuls, int threads, const TestMemory& memory, const MatMul& op) {
   static auto& rigs = *new std::map<std::pair<CpuMatMuls, int>, std::unique_ptr<OpRig>>;  // Kept with their threads.
-  std::unique_ptr<OpRig>& rig = rigs[{products, threads}];
+  std::unique_ptr<OpRig>& rig = rigs[{cpu_matmuls, threads}];
   if (rig == nullptr) {
-    rig.reset(new OpRig({.name = "cpu",
-                         .family = "cpu",
-                         .create_device = [] { return CreateCpuDevice({}); },
-                         .create_ops = [=] { return CreateCpuOps({.threads = threads, .products = products}); }}));
+    rig.reset(
+        new OpRig({.name = "cpu",
+                   .family = "cpu",
+                   .create_device = [] { return CreateCpuDevice({}); },
+                   .create_ops = [=] { return CreateCpuOps({.threads = threads, .cpu_matmuls = cpu_matmuls}); }}));
   }
   std::vector<std::byte> image;
   const absl::Status status = rig->Run(memory, op, image);
@@ -61,7 +62,7 @@ std::vector<Case> ForThisProcessor(std::vector<Case> cases) {
   return some;
 }
 
-constexpr CpuMatMuls kProducts[] = {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked};
+constexpr CpuMatMuls kCpuMatMuls[] = {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked};
 
 TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
   if (LimitChangesNothing()) GTEST_SKIP();
@@ -93,11 +94,12 @@ TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
                 .scale = c.scale};
       if (c.bias) op.bias_N = memory.Random(dtype, {c.n});
       op.c_MN = c.accumulate ? memory.Random(c_dtype, {c.m, c.n}) : memory.Output(c_dtype, {c.m, c.n});
-      for (const CpuMatMuls products : kProducts) {
-        const std::vector<std::byte> one = RunOnThreads(products, 1, memory, op);
-        const bool few = std::getenv("SHALE_TEST_EVERYTHING") == nullptr || products == CpuMatMuls::kPacked;
+      for (const CpuMatMuls cpu_matmuls : kCpuMatMuls) {
+        const std::vector<std::byte> one = RunOnThreads(cpu_matmuls, 1, memory, op);
+        const bool few = std::getenv("SHALE_TEST_EVERYTHING") == nullptr || cpu_matmuls == CpuMatMuls::kPacked;
         for (const int threads : few ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
-          EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << ToString(products) << ", " << threads;
+          EXPECT_TRUE(RunOnThreads(cpu_matmuls, threads, memory, op) == one)
+              << ToString(cpu_matmuls) << ", " << threads;
         }
       }
     }
@@ -107,8 +109,8 @@ TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
 // Up to 1,024 columns of a are left to oneDNN.
 TEST(CpuMatMulTest, WithAvx512LongRowsOfATransposedAAreMultipliedByTheSameKernelsInBothWays) {
   if (OnOlderProcessor() || !__builtin_cpu_supports("avx512vl")) GTEST_SKIP() << "needs AVX-512";
-  const std::unique_ptr<Ops> ops[] = {CreateCpuOps({.threads = 2, .products = kProducts[0]}),
-                                      CreateCpuOps({.threads = 2, .products = kProducts[1]})};
+  const std::unique_ptr<Ops> ops[] = {CreateCpuOps({.threads = 2, .cpu_matmuls = kCpuMatMuls[0]}),
+                                      CreateCpuOps({.threads = 2, .cpu_matmuls = kCpuMatMuls[1]})};
   for (const int64_t m : {1024, 1040}) {
     TestMemory memory;
     const MatMul op{.a = memory.Random(DType::kFloat32, {640, m}),
@@ -117,7 +119,7 @@ TEST(CpuMatMulTest, WithAvx512LongRowsOfATransposedAAreMultipliedByTheSameKernel
                     .transpose_a = true};
     EXPECT_EQ(ops[0]->ScratchBytes(op) == ops[1]->ScratchBytes(op), m > 1024) << m;
     if (m <= 1024) continue;
-    EXPECT_TRUE(RunOnThreads(kProducts[0], 2, memory, op) == RunOnThreads(kProducts[1], 3, memory, op)) << m;
+    EXPECT_TRUE(RunOnThreads(kCpuMatMuls[0], 2, memory, op) == RunOnThreads(kCpuMatMuls[1], 3, memory, op)) << m;
   }
 }
 
@@ -127,12 +129,12 @@ class PackedBTest : public ::testing::TestWithParam<CpuMatMuls> {
     return testing::RunOnThreads(GetParam(), threads, memory, op);
   }
 };
-INSTANTIATE_TEST_SUITE_P(By, PackedBTest, ::testing::ValuesIn(kProducts),
+INSTANTIATE_TEST_SUITE_P(By, PackedBTest, ::testing::ValuesIn(kCpuMatMuls),
                          [](const auto& info) { return std::string(ToString(info.param)); });
 
 // The second matmul has only NaNs in b, so that it must use the b that the first one packed.
 TEST_P(PackedBTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
-  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 3, .products = GetParam()});
+  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 3, .cpu_matmuls = GetParam()});
   int compared = 0;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const bool transpose_b : {false, true}) {
@@ -190,7 +192,7 @@ TEST_P(PackedBTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
 }
 
 TEST_P(PackedBTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
-  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 2, .products = GetParam()});
+  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 2, .cpu_matmuls = GetParam()});
   const auto bytes_of = [&](DType dtype, int64_t m, int64_t n, int64_t k) {
     return ops->PackedBytes(MatMul{.a = Tensor::Contiguous(dtype, {m, k}),
                                    .b = Tensor::Contiguous(dtype, {k, n}),
@@ -243,10 +245,10 @@ TEST(CpuMatMulTest, MatMulsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
     const Tensor b =
         c.transpose_b ? memory.Random(DType::kBFloat16, {c.n, c.k}) : memory.Random(DType::kBFloat16, {c.k, c.n});
     const MatMul op = LargeMatMul(c, a, b, memory);
-    for (const CpuMatMuls products : kProducts) {
-      const std::vector<std::byte> one = RunOnThreads(products, 1, memory, op);
+    for (const CpuMatMuls cpu_matmuls : kCpuMatMuls) {
+      const std::vector<std::byte> one = RunOnThreads(cpu_matmuls, 1, memory, op);
       for (const int threads : {3, 64}) {
-        EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << ToString(products) << ", " << threads;
+        EXPECT_TRUE(RunOnThreads(cpu_matmuls, threads, memory, op) == one) << ToString(cpu_matmuls) << ", " << threads;
       }
     }
   }
@@ -275,8 +277,9 @@ TEST(CpuMatMulTest, MatMulsOfFloat8AreNearToExactOnesAndHaveTheSameBitsOnAnyNumb
               .accumulate = s.accumulate};
     op.c_MN = s.accumulate ? memory.Random(s.c, {s.m, s.n}) : memory.Output(s.c, {s.m, s.n});
     std::vector<std::byte> one = RunOnThreads(CpuMatMuls::kPacked, 1, memory, op), want = RunOnReference(memory, op);
-    for (const CpuMatMuls products : kProducts) {
-      for (const int threads : {2, 3, 16}) EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << threads;
+    for (const CpuMatMuls cpu_matmuls : kCpuMatMuls) {
+      for (const int threads : {2, 3, 16})
+        EXPECT_TRUE(RunOnThreads(cpu_matmuls, threads, memory, op) == one) << threads;
     }
     // K products of up to 0.91, and c, are summed in fp32. Each partial sum errs by at most one unit of its value, and
     // so does each scaled number. c is rounded once.
@@ -317,9 +320,9 @@ TEST(CpuMatMulTest, LargeMatMulsOfWholeNumbersAreExact) {
       op.accumulate = true;
       op.c_MN = memory.Values(c.c_dtype, {c.m, c.n}, before);
     }
-    for (const CpuMatMuls products : kProducts) {
-      SCOPED_TRACE(ToString(products));
-      std::vector<std::byte> image = RunOnThreads(products, 2, memory, op);
+    for (const CpuMatMuls cpu_matmuls : kCpuMatMuls) {
+      SCOPED_TRACE(ToString(cpu_matmuls));
+      std::vector<std::byte> image = RunOnThreads(cpu_matmuls, 2, memory, op);
       const Tensor c_tensor = memory.Bind(op.c_MN, image.data());
       for (int sample = 0; sample < 2000; ++sample) {
         // The first 100 samples take the last element of a row.

@@ -19,7 +19,7 @@ bool Register(std::string name, std::string family, int threads, int64_t targets
       {.name = std::move(name),
        .family = std::move(family),
        .create_device = [] { return CreateCpuDevice({.synchronous = true}); },
-       .create_ops = [threads] { return CreateCpuOps({.threads = threads, .products = CpuMatMuls::kPacked}); },
+       .create_ops = [threads] { return CreateCpuOps({.threads = threads, .cpu_matmuls = CpuMatMuls::kPacked}); },
        .select = [targets] { hwy::GetChosenTarget().Update(targets); }});
 }
 

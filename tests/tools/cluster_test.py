@@ -25,7 +25,7 @@ sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
 lr_schedule { steps: 4 }
 telemetry { peak_flops: 1e11 run_folder: "run" }
-runtime { threads_per_rank: 1 cpu_products: ONEDNN }
+runtime { threads_per_rank: 1 cpu_matmuls: ONEDNN }
 """
 # Starts the command twice, with the variables that srun and mpirun give, after their own options. Like srun, it returns
 # the highest code.

@@ -21,7 +21,7 @@ optimizer { learning_rate: 1e-2 }
 lr_schedule { steps: 6 }
 checkpoint { every_steps: 3 keep_last: 9 }
 telemetry { evaluate_every: 4 peak_flops: 1e11 }
-runtime { threads_per_rank: 1 cpu_products: ONEDNN }
+runtime { threads_per_rank: 1 cpu_matmuls: ONEDNN }
 """
 ENDLESS = ("--set=lr_schedule.steps=1000000", "--set=telemetry.print_every=1", "--set=checkpoint.every_steps=0",
             "--set=telemetry.evaluate_every=0")

@@ -156,12 +156,12 @@ class ToolsTest(tools_fixture.ToolsFixture):
         self.assertRegex(first.stdout.decode(), r"\nmatmuls by (ONEDNN|PACKED): PACKED has .* x the speed of ONEDNN in "
                                                 r"f32, as measured now on one thread\n")
         cache, = os.listdir(self.path("caches/shale"))
-        for products in ("ONEDNN", "PACKED"):
-            self.write("caches/shale/" + cache, products + "\n")
+        for cpu_matmuls in ("ONEDNN", "PACKED"):
+            self.write("caches/shale/" + cache, cpu_matmuls + "\n")
             trained = self.train("--set=lr_schedule.steps=1", "--overwrite")
             self.assertEqual(trained.returncode, 0, trained.stderr.decode())
-            self.assertIn(f"\nmatmuls by {products}: measured before ", trained.stdout.decode())
-            self.assertIn(f"cpu_products: {products}", self.read("runs/test/job.textproto"))
+            self.assertIn(f"\nmatmuls by {cpu_matmuls}: measured before ", trained.stdout.decode())
+            self.assertIn(f"cpu_matmuls: {cpu_matmuls}", self.read("runs/test/job.textproto"))
             planned = self.call(_PLAN, "--job=job.textproto", "--set=lr_schedule.steps=1")
             self.assertEqual(planned.returncode, 0, planned.stderr.decode())
             # Nobody has measured this machine.
@@ -170,20 +170,20 @@ class ToolsTest(tools_fixture.ToolsFixture):
             self.assertTrue(self.read("runs/test/plan.txt").startswith(plan))
 
     def test_a_resumed_run_keeps_what_computes_its_matmuls(self):
-        def resumed(products, *arguments):
+        def resumed(cpu_matmuls, *arguments):
             result = self.train("--set=lr_schedule.steps=3", *arguments)
             self.assertEqual(result.returncode, 0, result.stderr.decode())
-            self.assertIn(f"\nmatmuls by {products}: as the job", result.stdout.decode())
+            self.assertIn(f"\nmatmuls by {cpu_matmuls}: as the job", result.stdout.decode())
 
-        for products, other in (("ONEDNN", "PACKED"), ("PACKED", "ONEDNN")):
-            run = "--set=telemetry.run_folder=" + products
-            first = self.train("--set=lr_schedule.steps=2", run, "--set=runtime.cpu_products=" + products)
+        for cpu_matmuls, other in (("ONEDNN", "PACKED"), ("PACKED", "ONEDNN")):
+            run = "--set=telemetry.run_folder=" + cpu_matmuls
+            first = self.train("--set=lr_schedule.steps=2", run, "--set=runtime.cpu_matmuls=" + cpu_matmuls)
             self.assertEqual(first.returncode, 0, first.stderr.decode())
-            checkpoint = products + "/checkpoints/step-0000000002"
-            resumed(products, run, "--resume=latest")
-            resumed(products, "--set=telemetry.run_folder=elsewhere-" + products, "--resume=" + checkpoint)
-            resumed(other, "--set=telemetry.run_folder=changed-" + products, "--resume=" + checkpoint,
-                    "--set=runtime.cpu_products=" + other)
+            checkpoint = cpu_matmuls + "/checkpoints/step-0000000002"
+            resumed(cpu_matmuls, run, "--resume=latest")
+            resumed(cpu_matmuls, "--set=telemetry.run_folder=elsewhere-" + cpu_matmuls, "--resume=" + checkpoint)
+            resumed(other, "--set=telemetry.run_folder=changed-" + cpu_matmuls, "--resume=" + checkpoint,
+                    "--set=runtime.cpu_matmuls=" + other)
 
     def test_a_trace_tells_when_every_instruction_ran(self):
         plain = self.train("--set=lr_schedule.steps=5", "--set=telemetry.run_folder=plain")

@@ -59,7 +59,7 @@ class CppContestant : public Contestant {
 
 absl::StatusOr<std::unique_ptr<Contestant>> MakeCpp(const BenchJob& from, std::unique_ptr<DataSource> data) {
   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(from.path, from.overrides));
-  SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  SHALE_RETURN_IF_ERROR(DecideCpuMatMuls(job).status());
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(auto trainer, Trainer::Create(job, {.backend = backend.get(), .data = data.get()}));
   return std::make_unique<CppContestant>(std::move(data), std::move(trainer));

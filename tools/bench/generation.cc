@@ -55,7 +55,7 @@ absl::Status Measure(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const DecoderConfig model, ReadHfConfig(flags.folder));
   SHALE_ASSIGN_OR_RETURN(const HfWeights weights, HfWeights::Open(flags.folder, model));
   Job job = JobOf(flags, model);
-  SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  SHALE_RETURN_IF_ERROR(DecideCpuMatMuls(job).status());
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   const std::unique_ptr<Ops> ops = backend->CreateOps(/*ranks=*/1, /*device=*/nullptr);
   SHALE_ASSIGN_OR_RETURN(const std::vector<PlannedProgram> programs,

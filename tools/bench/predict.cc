@@ -207,7 +207,7 @@ void Print(const std::vector<Group>& groups) {
 
 absl::Status Main(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(std::vector<Cell> cells, CellsOf(flags.models, flags.set, flags.cells));
-  for (Cell& cell : cells) SHALE_RETURN_IF_ERROR(DecideCpuProducts(cell.job).status());
+  for (Cell& cell : cells) SHALE_RETURN_IF_ERROR(DecideCpuMatMuls(cell.job).status());
   std::signal(SIGINT, Interrupt);
   std::signal(SIGTERM, Interrupt);
   SHALE_ASSIGN_OR_RETURN(std::vector<Group> groups, MeasureGroups(cells, flags.steps));

@@ -202,7 +202,7 @@ absl::Status Main(const Flags& flags) {
     SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(path, flags.set));
     job.data = {.order = DataOrder::kSequential};
     job.lr_schedule.steps = 1000;
-    SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+    SHALE_RETURN_IF_ERROR(DecideCpuMatMuls(job).status());
     SHALE_RETURN_IF_ERROR(Compare(job, flags, ratios));
   }
   const auto within = std::count_if(ratios.begin(), ratios.end(), [](double ratio) { return ratio <= 1.03; });

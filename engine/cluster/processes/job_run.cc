@@ -109,9 +109,9 @@ absl::Status JobRun::Decide(const ResumeOptions& resume) {
     SHALE_ASSIGN_OR_RETURN(folder_, RunFolder::Claim(job_.telemetry.run_folder, ExistingFor(resume.from)));
     const std::string hf_folder = HfFolder(job_, *folder_, resume);
     KeepDecisions(*folder_, resume, job_);
-    SHALE_ASSIGN_OR_RETURN(products_, DecideCpuProducts(job_));
+    SHALE_ASSIGN_OR_RETURN(matmuls_line_, DecideCpuMatMuls(job_));
     SHALE_ASSIGN_OR_RETURN(const std::string failures, folder_->NextFailurePath());
-    return absl::StrCat(static_cast<int>(job_.runtime.cpu_products), "\n", hf_folder, "\n",
+    return absl::StrCat(static_cast<int>(job_.runtime.cpu_matmuls), "\n", hf_folder, "\n",
                         HfFolderOfRun(*folder_, resume), "\n", failures, "\n",
                         static_cast<int>(job_.sharding.accumulation));
   };
@@ -124,11 +124,11 @@ absl::Status JobRun::Decide(const ResumeOptions& resume) {
 
 absl::Status JobRun::TakeDecision(const std::string& text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '\n');
-  int products = 0, accumulation = 0;
-  if (parts.size() != 5 || !absl::SimpleAtoi(parts[0], &products) || !absl::SimpleAtoi(parts[4], &accumulation)) {
+  int cpu_matmuls = 0, accumulation = 0;
+  if (parts.size() != 5 || !absl::SimpleAtoi(parts[0], &cpu_matmuls) || !absl::SimpleAtoi(parts[4], &accumulation)) {
     return absl::InternalError("process 0 sent no decision");
   }
-  job_.runtime.cpu_products = static_cast<CpuMatMuls>(products);
+  job_.runtime.cpu_matmuls = static_cast<CpuMatMuls>(cpu_matmuls);
   job_.sharding.accumulation = static_cast<Accumulation>(accumulation);
   hf_folder_ = std::string(parts[1]);
   // A resumed run has a copy of its tokenizer. The record of the job needs a path that does not depend on its own.
@@ -144,7 +144,7 @@ absl::Status JobRun::TakeDecision(const std::string& text) {
 std::string JobRun::PlanText() const {
   std::string devices = trainer_->devices().description;
   if (!devices.empty()) devices += '\n';
-  if (!products_.empty()) devices += products_ + '\n';
+  if (!matmuls_line_.empty()) devices += matmuls_line_ + '\n';
   return absl::StrCat(shale::PlanText(trainer_->job(), trainer_->plan()), "\noutside the arenas  ",
                       FormatBytes(trainer_->devices().overhead_bytes),
                       " of this process, as measured: code, libraries, data buffers\n", devices);

@@ -77,7 +77,7 @@ class JobRun {
   const PrintLine print_;
   TrainerOptions options_;
   std::unique_ptr<RunFolder> folder_;  // Null but in process 0, as are the next three empty.
-  std::string products_;               // A line about what computes matmuls.
+  std::string matmuls_line_;           // A line about what computes matmuls.
   std::string measured_;               // When the peak was measured, if it was.
   std::string hf_folder_;              // The folder of config.json and the tokenizer's files.
   RunSinks sinks_;

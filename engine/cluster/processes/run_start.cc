@@ -91,14 +91,14 @@ void KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& jo
   constexpr int64_t kMaxJobBytes = int64_t{1} << 20;
   if (ExistingFor(resume.from) != RunFolder::Existing::kContinue) return;
   const std::string run_folder = resume.from == ResumeFrom::kPath ? RunOfCheckpoint(resume.path) : folder.path();
-  const bool open_products = job.runtime.cpu_products == CpuMatMuls::kAuto && job.runtime.device == DeviceType::kCpu;
+  const bool open_cpu_matmuls = job.runtime.cpu_matmuls == CpuMatMuls::kAuto && job.runtime.device == DeviceType::kCpu;
   const bool open_accumulation = job.sharding.accumulation == Accumulation::kAuto;
-  if (!open_products && !open_accumulation) return;
+  if (!open_cpu_matmuls && !open_accumulation) return;
   const absl::StatusOr<std::string> text = ReadFile(RunJobPath(run_folder), kMaxJobBytes);
   if (!text.ok()) return;
   const absl::StatusOr<Job> former = ParseRecordedJob(*text, RunJobPath(run_folder));
   if (!former.ok() || former->precision.compute != job.precision.compute) return;
-  if (open_products) job.runtime.cpu_products = former->runtime.cpu_products;
+  if (open_cpu_matmuls) job.runtime.cpu_matmuls = former->runtime.cpu_matmuls;
   ShardingConfig sharding = job.sharding;
   sharding.accumulation = former->sharding.accumulation;
   MemoryConfig memory = job.memory;

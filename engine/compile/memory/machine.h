@@ -58,9 +58,9 @@ struct Machine {
   // Creates the ops of one rank when `ranks` ranks share the machine and its cores. Planning only asks them for sizes.
   // Must be set.
   std::function<std::unique_ptr<Ops>(int64_t ranks)> create_ops;
-  DefaultBudget default_budget;                 // If empty, there is no limit.
-  int64_t hardware_threads = 1;                 // Threads that its CPUs run at once, for all ranks together.
-  CpuMatMuls cpu_products = CpuMatMuls::kAuto;  // Of `create_ops`, if its ops run on the CPU.
+  DefaultBudget default_budget;                // If empty, there is no limit.
+  int64_t hardware_threads = 1;                // Threads that its CPUs run at once, for all ranks together.
+  CpuMatMuls cpu_matmuls = CpuMatMuls::kAuto;  // Of `create_ops`, if its ops run on the CPU.
   // The most ranks that it has room for. A job with more is refused, and none is advised to have more.
   int64_t most_ranks = std::numeric_limits<int64_t>::max();
 

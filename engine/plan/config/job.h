@@ -324,12 +324,12 @@ enum class CollectivesKind { kAuto, kNccl, kInProcess };
 struct RuntimeConfig {
   DeviceType device = DeviceType::kCpu;
   OpsKind ops = OpsKind::kFast;
-  int64_t threads_per_rank = 0;                 // 0: see ThreadsPerRank.
-  CpuMatMuls cpu_products = CpuMatMuls::kAuto;  // Only the fast ops of kCpu read it.
-  uint64_t seed = 1;                            // Seed of the initial weights.
-  bool synchronous = false;                     // Runs one instruction at a time.
-  int64_t check_every_steps = 0;                // Steps between checks of the state. 0: never.
-  bool generate = false;                        // Plans the programs of LiveGenerator.
+  int64_t threads_per_rank = 0;                // 0: see ThreadsPerRank.
+  CpuMatMuls cpu_matmuls = CpuMatMuls::kAuto;  // Only the fast ops of kCpu read it.
+  uint64_t seed = 1;                           // Seed of the initial weights.
+  bool synchronous = false;                    // Runs one instruction at a time.
+  int64_t check_every_steps = 0;               // Steps between checks of the state. 0: never.
+  bool generate = false;                       // Plans the programs of LiveGenerator.
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;
   CollectivesKind collectives = CollectivesKind::kAuto;

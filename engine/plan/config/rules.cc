@@ -101,8 +101,8 @@ void CheckLossScaling(const proto::Job& spec, const Job& job, SpecErrors& errors
            "FP16 skips the whole step if any gradient overflows, and this clipping decides for each unit alone; use "
            "clipping GLOBAL, or compute BF16");
   }
-  if (job.runtime.cpu_products == CpuMatMuls::kOneDnn) {
-    refuse("runtime.cpu_products", "ONEDNN computes no matmuls in fp16; use PACKED or AUTO, or compute BF16 or FP32");
+  if (job.runtime.cpu_matmuls == CpuMatMuls::kOneDnn) {
+    refuse("runtime.cpu_matmuls", "ONEDNN computes no matmuls in fp16; use PACKED or AUTO, or compute BF16 or FP32");
   }
   if (spec.model().has_adapter() || !job.optimizer.train_only.empty()) {
     refuse(spec.model().has_adapter() ? "model.adapter" : "optimizer.train_only[0]",

@@ -26,11 +26,10 @@ absl::StatusOr<ResolvedJob> Resolve(Job job, const DataFacts& data, const Machin
   // The threads are decided after the plan, because a job that does not fit is planned with other numbers of ranks too,
   // for which the number of threads differs.
   job.runtime.threads_per_rank = ThreadsPerRank(job.runtime, job.sharding.ranks, machine.hardware_threads);
-  if (job.runtime.cpu_products == CpuMatMuls::kAuto) {
+  if (job.runtime.cpu_matmuls == CpuMatMuls::kAuto) {
     // oneDNN computes none of a job in fp16.
-    const bool packed =
-        job.precision.compute == ComputePrecision::kFloat16 && machine.cpu_products != CpuMatMuls::kAuto;
-    job.runtime.cpu_products = packed ? CpuMatMuls::kPacked : machine.cpu_products;
+    const bool packed = job.precision.compute == ComputePrecision::kFloat16 && machine.cpu_matmuls != CpuMatMuls::kAuto;
+    job.runtime.cpu_matmuls = packed ? CpuMatMuls::kPacked : machine.cpu_matmuls;
   }
   resolved.job = std::move(job);
   return resolved;

@@ -20,9 +20,9 @@ class CpuBackend : public Backend {
     return CreateHostOps(options_, ranks);
   }
 
-  CpuMatMuls cpu_products() const override {
+  CpuMatMuls cpu_matmuls() const override {
     if (options_.ops != OpsKind::kFast) return CpuMatMuls::kAuto;
-    return options_.products == CpuMatMuls::kAuto ? DefaultCpuMatMuls() : options_.products;
+    return options_.cpu_matmuls == CpuMatMuls::kAuto ? DefaultCpuMatMuls() : options_.cpu_matmuls;
   }
 
   // All ranks share one device, which counts what they allocate together.
@@ -50,7 +50,7 @@ class CpuBackend : public Backend {
 
 std::unique_ptr<Ops> CreateHostOps(const CpuBackendOptions& options, int64_t ranks) {
   if (options.ops == OpsKind::kReference) return CreateReferenceOps();
-  return CreateCpuOps({.threads = options.threads(ranks), .products = options.products});
+  return CreateCpuOps({.threads = options.threads(ranks), .cpu_matmuls = options.cpu_matmuls});
 }
 
 std::unique_ptr<Backend> CreateCpuBackend(const CpuBackendOptions& options) {

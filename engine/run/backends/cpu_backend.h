@@ -12,7 +12,7 @@ namespace shale {
 
 struct CpuBackendOptions {
   OpsKind ops = OpsKind::kFast;
-  CpuMatMuls products = CpuMatMuls::kAuto;  // Of the fast ops; kAuto: DefaultCpuMatMuls (kernels/cpu/cpu_ops.h).
+  CpuMatMuls cpu_matmuls = CpuMatMuls::kAuto;  // Of the fast ops; kAuto: DefaultCpuMatMuls (kernels/cpu/cpu_ops.h).
   // Returns how many threads one rank uses when the process runs this many ranks: for its kernels, and to make an
   // arena's pages resident. Must be set.
   std::function<int(int64_t ranks)> threads = [](int64_t) { return 1; };

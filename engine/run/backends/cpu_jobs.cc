@@ -20,7 +20,7 @@ namespace {
 
 CpuBackendOptions CpuOptionsOf(const Job& job, int64_t hardware_threads) {
   return {.ops = job.runtime.ops,
-          .products = job.runtime.cpu_products,
+          .cpu_matmuls = job.runtime.cpu_matmuls,
           .threads = [runtime = job.runtime, hardware_threads](int64_t ranks) {
             return ThreadsPerRank(runtime, ranks, hardware_threads);
           }};
@@ -39,51 +39,51 @@ absl::StatusOr<Machine> CpuMachineOf(const Job& job, HostOpsFactory, int64_t har
   return PlanningMachineOf(CreateCpuBackend(CpuOptionsOf(job, hardware_threads)), hardware_threads);
 }
 
-std::string FileOf(CpuMatMuls products) { return absl::StrCat(ToString(products), "\n"); }
+std::string FileOf(CpuMatMuls cpu_matmuls) { return absl::StrCat(ToString(cpu_matmuls), "\n"); }
 
 // Returns kAuto if there is no file, or if it holds anything but a choice.
 CpuMatMuls Remembered(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path, /*max_bytes=*/64);
-  for (const CpuMatMuls products : {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked}) {
-    if (text.ok() && *text == FileOf(products)) return products;
+  for (const CpuMatMuls cpu_matmuls : {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked}) {
+    if (text.ok() && *text == FileOf(cpu_matmuls)) return cpu_matmuls;
   }
   return CpuMatMuls::kAuto;
 }
 
-std::string Line(CpuMatMuls products, absl::string_view why) {
-  return absl::StrCat("matmuls by ", ToString(products), ": ", why);
+std::string Line(CpuMatMuls cpu_matmuls, absl::string_view why) {
+  return absl::StrCat("matmuls by ", ToString(cpu_matmuls), ": ", why);
 }
 
-absl::StatusOr<std::string> DecideProducts(Job& job, const std::string& cache_folder) {
+absl::StatusOr<std::string> ChooseCpuMatMuls(Job& job, const std::string& cache_folder) {
   RuntimeConfig& runtime = job.runtime;
   if (runtime.device != DeviceType::kCpu || runtime.ops != OpsKind::kFast) return "";
-  if (runtime.cpu_products != CpuMatMuls::kAuto) {
-    return Line(runtime.cpu_products, "as the job, or the run that it resumes, says");
+  if (runtime.cpu_matmuls != CpuMatMuls::kAuto) {
+    return Line(runtime.cpu_matmuls, "as the job, or the run that it resumes, says");
   }
   SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
   const auto usual = [&](absl::string_view why) {
-    runtime.cpu_products = DefaultCpuMatMuls();
-    return Line(runtime.cpu_products,
+    runtime.cpu_matmuls = DefaultCpuMatMuls();
+    return Line(runtime.cpu_matmuls,
                 absl::StrCat("the usual choice, because a measurement of the faster one cannot be kept: ", why));
   };
   if (job.precision.compute == ComputePrecision::kFloat16) {
-    runtime.cpu_products = CpuMatMuls::kPacked;
-    return Line(runtime.cpu_products, "only they widen f16 operands to fp32, at the speed of fp32");
+    runtime.cpu_matmuls = CpuMatMuls::kPacked;
+    return Line(runtime.cpu_matmuls, "only they widen f16 operands to fp32, at the speed of fp32");
   }
   if (cache_folder.empty()) return usual("neither XDG_CACHE_HOME nor HOME is an absolute path");
   const DType dtype = DTypeOf(job.precision.compute);
-  const std::string path = absl::StrCat(cache_folder, "/cpu_products-", CpuMatMulsKey(dtype));
-  runtime.cpu_products = Remembered(path);
-  if (runtime.cpu_products != CpuMatMuls::kAuto) {
-    return Line(runtime.cpu_products, absl::StrCat("measured before (", path, ")"));
+  const std::string path = absl::StrCat(cache_folder, "/cpu_matmuls-", CpuMatMulsKey(dtype));
+  runtime.cpu_matmuls = Remembered(path);
+  if (runtime.cpu_matmuls != CpuMatMuls::kAuto) {
+    return Line(runtime.cpu_matmuls, absl::StrCat("measured before (", path, ")"));
   }
   absl::Status kept = MakeFolders(cache_folder);
   if (!kept.ok()) return usual(kept.message());
   SHALE_ASSIGN_OR_RETURN(const MeasuredMatMuls measured, MeasureCpuMatMuls(dtype));
-  kept = WriteFileDurably(path, FileOf(measured.products));
+  kept = WriteFileDurably(path, FileOf(measured.cpu_matmuls));
   if (!kept.ok()) return usual(kept.message());
-  runtime.cpu_products = measured.products;
-  return Line(measured.products,
+  runtime.cpu_matmuls = measured.cpu_matmuls;
+  return Line(measured.cpu_matmuls,
               measured.packed_speed == 0
                   ? absl::StrCat("oneDNN has no matmuls of ", ToString(dtype), " for this processor")
                   : absl::StrFormat("PACKED has %.2f x the speed of ONEDNN in %s, as measured now on one thread",
@@ -97,7 +97,7 @@ const DeviceKind& CpuDevice() {
                                       .create = CreateOnCpu,
                                       .prepare_environment = [](const Job&) {},
                                       .planning_machine = CpuMachineOf,
-                                      .decide_products = DecideProducts};
+                                      .decide_cpu_matmuls = ChooseCpuMatMuls};
   return kind;
 }
 

@@ -33,10 +33,10 @@ struct DeviceKind {
   absl::StatusOr<Machine> (*planning_machine)(const Job& job, HostOpsFactory host_ops, int64_t hardware_threads,
                                               const proto::MachineProfile* profile);
 
-  // Null for GPUs. See DecideCpuProducts (engine/api/backend.h). Makes `cache_folder` if it is missing. It gets a file
+  // Null for GPUs. See DecideCpuMatMuls (engine/api/backend.h). Makes `cache_folder` if it is missing. It gets a file
   // for each kind of processor and dtype, which holds the name of the choice. An empty name stands for a folder that
   // cannot be written.
-  absl::StatusOr<std::string> (*decide_products)(Job& job, const std::string& cache_folder);
+  absl::StatusOr<std::string> (*decide_cpu_matmuls)(Job& job, const std::string& cache_folder);
 };
 
 // CPUs: all ops, and collectives in process.

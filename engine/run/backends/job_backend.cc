@@ -91,10 +91,10 @@ absl::StatusOr<Machine> PlanningMachineOfProfile(const Job& job, int64_t hardwar
   return MachineToPlanFor(job, hardware_threads, &profile);
 }
 
-absl::StatusOr<std::string> DecideCpuProducts(Job& job) {
+absl::StatusOr<std::string> DecideCpuMatMuls(Job& job) {
   const DeviceKind* const cpu = Linked().cpu;
   if (cpu == nullptr) return "";
-  return cpu->decide_products(job, UserCacheFolder());
+  return cpu->decide_cpu_matmuls(job, UserCacheFolder());
 }
 
 }  // namespace shale

@@ -87,11 +87,11 @@ class Backend {
     return {.create_ops = [this](int64_t ranks) { return CreateOps(ranks, /*device=*/nullptr); },
             .default_budget = [this](int64_t ranks) { return DefaultBudget(ranks); },
             .hardware_threads = HardwareThreads(),
-            .cpu_products = cpu_products()};
+            .cpu_matmuls = cpu_matmuls()};
   }
 
   // Returns what computes the matmuls of ops on the CPU, or kAuto if nothing does.
-  virtual CpuMatMuls cpu_products() const { return CpuMatMuls::kAuto; }
+  virtual CpuMatMuls cpu_matmuls() const { return CpuMatMuls::kAuto; }
 
   // Returns the peak FLOP/s of one device for matmuls of `dtype`, as its maker states it, or 0 if it must be measured.
   virtual double NominalPeakFlops(DType dtype) const { return 0; }
@@ -128,11 +128,11 @@ class Backend {
 // Returns a machine with the ops of `backend`, which it owns, without a default budget. It need not be this machine:
 // its CPUs run `hardware_threads` threads at once.
 inline Machine PlanningMachineOf(std::shared_ptr<const Backend> backend, int64_t hardware_threads) {
-  const CpuMatMuls products = backend->cpu_products();
+  const CpuMatMuls cpu_matmuls = backend->cpu_matmuls();
   return {.create_ops =
               [backend = std::move(backend)](int64_t ranks) { return backend->CreateOps(ranks, /*device=*/nullptr); },
           .hardware_threads = hardware_threads,
-          .cpu_products = products};
+          .cpu_matmuls = cpu_matmuls};
 }
 
 }  // namespace shale

@@ -35,7 +35,7 @@ double Seconds(std::chrono::steady_clock::time_point since) {
 }
 
 // Multiplies square matrices of `size` rows for kSeconds and returns the seconds that the fastest matmul took.
-absl::StatusOr<double> ProductSeconds(Device& device, Ops& ops, DType dtype, int64_t size) {
+absl::StatusOr<double> MatMulSeconds(Device& device, Ops& ops, DType dtype, int64_t size) {
   MatMul matmul{.a = Tensor::Contiguous(dtype, {size, size}),
                 .b = Tensor::Contiguous(dtype, {size, size}),
                 .c_MN = Tensor::Contiguous(dtype, {size, size}),
@@ -141,7 +141,7 @@ absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ra
   SHALE_ASSIGN_OR_RETURN(const auto devices, backend.CreateDevices(/*ranks=*/1, /*synchronous=*/false));
   const std::unique_ptr<Ops> ops = backend.CreateOps(ranks, devices[0].get());
   for (int64_t size = kLeastSize;; size *= 2) {
-    SHALE_ASSIGN_OR_RETURN(const double seconds, ProductSeconds(*devices[0], *ops, dtype, size));
+    SHALE_ASSIGN_OR_RETURN(const double seconds, MatMulSeconds(*devices[0], *ops, dtype, size));
     const auto rows = static_cast<double>(size);
     if (seconds >= kLongMatMulSeconds || size == kLargestSize) return 2 * rows * rows * rows / seconds / sharing;
   }

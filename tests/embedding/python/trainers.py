@@ -13,7 +13,7 @@ batch { global_batch: 4 micro_batch: 2 sequence_length: 8 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
 lr_schedule { steps: 6 }
-runtime { threads_per_rank: 1 cpu_products: ONEDNN }
+runtime { threads_per_rank: 1 cpu_matmuls: ONEDNN }
 data { order: SEQUENTIAL }
 """
 TOKENS = 29

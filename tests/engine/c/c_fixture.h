@@ -21,7 +21,7 @@ batch { global_batch: 4 micro_batch: 2 sequence_length: 8 }
 sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
 lr_schedule { steps: 6 }
-runtime { threads_per_rank: 1 cpu_products: ONEDNN }
+runtime { threads_per_rank: 1 cpu_matmuls: ONEDNN }
 )";
 inline constexpr char kMlp[] = "model { mlp { embedding: 4 hidden: 8 layers: 1 } }\n";
 

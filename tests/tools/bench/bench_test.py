@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the benches ops, comm, matmuls, products, embedding, start_up, sweep, predict and search with tiny sizes. Checks
-the form of their output, never a time."""
+"""Runs the benches ops, comm, matmuls, cpu_matmuls, embedding, start_up, sweep, predict and search with tiny sizes.
+Checks the form of their output, never a time."""
 
 import json
 import os
@@ -13,7 +13,7 @@ _OPS = os.path.abspath("tools/bench/ops")
 _COMM = os.path.abspath("tools/bench/comm")
 _LAUNCH = os.path.abspath("tools/launch")
 _MATMULS = os.path.abspath("tools/bench/matmuls")
-_PRODUCTS = os.path.abspath("tools/bench/products")
+_CPU_MATMULS = os.path.abspath("tools/bench/cpu_matmuls")
 _START_UP = os.path.abspath("tools/bench/start_up")
 _EMBEDDING = os.path.abspath("tools/bench/embedding")
 _SWEEP = os.path.abspath("tools/bench/sweep")
@@ -223,11 +223,11 @@ class BenchTest(unittest.TestCase):
         for key in ("gflop", "attention_gflop"):
             self.assertAlmostEqual(half[key] / last[key], 0.5)
 
-    def test_products(self):
+    def test_cpu_matmuls(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
             file.write(_JOB)
         for compute in ("FP32", "BF16"):
-            result = self.call(_PRODUCTS, f"--job={self.folder}/job", f"--set=precision.compute={compute}",
+            result = self.call(_CPU_MATMULS, f"--job={self.folder}/job", f"--set=precision.compute={compute}",
                                "--repeats=1")
             self.assertEqual(result.returncode, 0, result.stderr)
             *shapes, step = self.rows(result.stdout, "m x n x k")
@@ -313,7 +313,7 @@ class BenchTest(unittest.TestCase):
         for tool, flags in [(_OPS, ["--tokens", "--only", "--warm", "--json", "--threads"]),
                             (_COMM, ["--ranks", "--largest_kib", "--json"]),
                             (_MATMULS, ["--job", "--set", "--repeats"]),
-                            (_PRODUCTS, ["--job", "--set", "--repeats"]),
+                            (_CPU_MATMULS, ["--job", "--set", "--repeats"]),
                             (_EMBEDDING, ["--job", "--steps", "--library"]),
                             (_PREDICT, ["--model", "--cells"]),
                             (_SEARCH, ["--model", "--budgets", "--rivals"])]:

@@ -125,7 +125,7 @@ absl::StatusOr<AdmittedJob> AdmitJob(absl::string_view text, const std::string& 
                                            .hardware_threads = budget.threads,
                                            .most_ranks = std::min(ranks, budget.threads),
                                            .budget_bytes = budget.bytes / ranks};
-  SHALE_RETURN_IF_ERROR(shale::DecideCpuProducts(*job).status());
+  SHALE_RETURN_IF_ERROR(shale::DecideCpuMatMuls(*job).status());
   SHALE_ASSIGN_OR_RETURN(const shale::DataFacts data, shale::DataFactsForPlanning(*job));
   SHALE_ASSIGN_OR_RETURN(const shale::Admission admission, shale::Admit(*job, machine, {.data = data}));
   switch (admission.verdict) {

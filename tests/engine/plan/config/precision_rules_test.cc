@@ -42,8 +42,8 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: precision.compute: FP16 skips the whole step if any gradient overflows, and this clipping decides "
              "for each unit alone; use clipping GLOBAL, or compute BF16"},
         Rule{{"precision.compute=FP16", "memory.keep_gradients=true"}, ""},
-        Rule{{"precision.compute=FP16", "runtime.cpu_products=PACKED"}, ""},
-        Rule{{"precision.compute=FP16", "runtime.cpu_products=ONEDNN"},
+        Rule{{"precision.compute=FP16", "runtime.cpu_matmuls=PACKED"}, ""},
+        Rule{{"precision.compute=FP16", "runtime.cpu_matmuls=ONEDNN"},
              "--set: precision.compute: ONEDNN computes no matmuls in fp16; use PACKED or AUTO, or compute BF16 or "
              "FP32"},
         Rule{{"precision.compute=FP16", "optimizer.train_only=*"},

@@ -58,7 +58,7 @@ std::set<std::string> Lines(const std::vector<std::string>& overrides) {
 TEST(Rules, AllThatAreBrokenAreToldAtOnce) {
   const std::vector<std::string> broken[] = {
       {"sharding.strategy=ZERO2", "sharding.accumulation=NO_SYNC"},
-      {"precision.compute=FP16", "runtime.cpu_products=ONEDNN"},
+      {"precision.compute=FP16", "runtime.cpu_matmuls=ONEDNN"},
       {"precision.master=SPLIT"},
       {"precision.gradient_shards=BF16", "sharding.shard_ranks=1", "sharding.ranks=2"},
       {"optimizer.state=LEAN"},

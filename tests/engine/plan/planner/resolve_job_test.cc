@@ -32,7 +32,7 @@ lr_schedule { steps: 1 }
 Machine MakeMachine(int64_t budget_bytes = kNoBudget) {
   Machine machine = MachineOf([=](int64_t) -> absl::StatusOr<Budget> { return Budget{.bytes = budget_bytes}; });
   machine.hardware_threads = 13;
-  machine.cpu_products = CpuMatMuls::kPacked;
+  machine.cpu_matmuls = CpuMatMuls::kPacked;
   return machine;
 }
 
@@ -47,25 +47,25 @@ TEST(ResolveJob, DecidesWhatTheJobLeavesOpen) {
   EXPECT_EQ(job.sharding.accumulation, resolved->plan.options.accumulation);
   EXPECT_NE(job.sharding.accumulation, Accumulation::kAuto);
   EXPECT_EQ(job.runtime.threads_per_rank, 4);
-  EXPECT_EQ(job.runtime.cpu_products, CpuMatMuls::kPacked);
-  EXPECT_THAT(ResolvedJobText(job), HasSubstr("cpu_products: PACKED"));
+  EXPECT_EQ(job.runtime.cpu_matmuls, CpuMatMuls::kPacked);
+  EXPECT_THAT(ResolvedJobText(job), HasSubstr("cpu_matmuls: PACKED"));
 }
 
 TEST(ResolveJob, OneDnnComputesNoJobInFp16) {
   Machine machine = MakeMachine();
-  machine.cpu_products = CpuMatMuls::kOneDnn;
+  machine.cpu_matmuls = CpuMatMuls::kOneDnn;
   for (const auto& [compute, chosen] : {std::pair("BF16", CpuMatMuls::kOneDnn), {"FP16", CpuMatMuls::kPacked}}) {
     const absl::StatusOr<ResolvedJob> resolved = ResolveJob(MakeJob({absl::StrCat("precision.compute=", compute)}),
                                                             {.format = DataFormat::kText, .vocabulary = 256}, machine);
     ASSERT_TRUE(resolved.ok()) << resolved.status();
-    EXPECT_EQ(resolved->job.runtime.cpu_products, chosen);
+    EXPECT_EQ(resolved->job.runtime.cpu_matmuls, chosen);
   }
 }
 
 TEST(ResolveJob, KeepsWhatTheJobNames) {
   const Job named =
       MakeJob({"data.format=LLMC", "model.decoder.vocabulary=300", "memory.loss_chunk_tokens=5",
-               "sharding.accumulation=NO_SYNC", "runtime.threads_per_rank=2", "runtime.cpu_products=ONEDNN"});
+               "sharding.accumulation=NO_SYNC", "runtime.threads_per_rank=2", "runtime.cpu_matmuls=ONEDNN"});
   const absl::StatusOr<ResolvedJob> resolved =
       ResolveJob(named, {.format = DataFormat::kLlmc, .vocabulary = 50257}, MakeMachine());
   ASSERT_TRUE(resolved.ok()) << resolved.status();

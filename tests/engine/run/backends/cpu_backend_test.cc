@@ -42,13 +42,13 @@ TEST(CpuBackendTest, AMachineHasTheBackendsBudgets) {
 }
 
 TEST(CpuBackendTest, AMachineKnowsWhatComputesItsMatmuls) {
-  const auto products_of = [](const CpuBackendOptions& options) {
-    return CreateCpuBackend(options)->machine().cpu_products;
+  const auto cpu_matmuls_of = [](const CpuBackendOptions& options) {
+    return CreateCpuBackend(options)->machine().cpu_matmuls;
   };
-  EXPECT_EQ(products_of({}), DefaultCpuMatMuls());
-  EXPECT_EQ(products_of({.products = CpuMatMuls::kOneDnn}), CpuMatMuls::kOneDnn);
-  EXPECT_EQ(products_of({.products = CpuMatMuls::kPacked}), CpuMatMuls::kPacked);
-  EXPECT_EQ(products_of({.ops = OpsKind::kReference}), CpuMatMuls::kAuto);
+  EXPECT_EQ(cpu_matmuls_of({}), DefaultCpuMatMuls());
+  EXPECT_EQ(cpu_matmuls_of({.cpu_matmuls = CpuMatMuls::kOneDnn}), CpuMatMuls::kOneDnn);
+  EXPECT_EQ(cpu_matmuls_of({.cpu_matmuls = CpuMatMuls::kPacked}), CpuMatMuls::kPacked);
+  EXPECT_EQ(cpu_matmuls_of({.ops = OpsKind::kReference}), CpuMatMuls::kAuto);
 }
 
 TEST(ThreadsPerRankTest, AreTheJobsOrAShareOfTheMachinesAndAtLeastOne) {

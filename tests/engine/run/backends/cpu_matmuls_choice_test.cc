@@ -25,17 +25,17 @@ Job JobOf(ComputePrecision compute) {
   return job;
 }
 
-std::string CacheOf(DType dtype) { return absl::StrCat("cpu_products-", CpuMatMulsKey(dtype)); }
+std::string CacheOf(DType dtype) { return absl::StrCat("cpu_matmuls-", CpuMatMulsKey(dtype)); }
 
 // Decides a job in fp32 and returns the line. Checks that the line names the choice.
 std::string Decide(const std::string& cache_folder, CpuMatMuls* chosen = nullptr) {
   Job job = JobOf(ComputePrecision::kFloat32);
-  const absl::StatusOr<std::string> line = CpuDevice().decide_products(job, cache_folder);
+  const absl::StatusOr<std::string> line = CpuDevice().decide_cpu_matmuls(job, cache_folder);
   EXPECT_TRUE(line.ok()) << line.status();
   if (!line.ok()) return "";
-  EXPECT_NE(job.runtime.cpu_products, CpuMatMuls::kAuto);
-  EXPECT_THAT(*line, StartsWith(absl::StrCat("matmuls by ", ToString(job.runtime.cpu_products), ": ")));
-  if (chosen != nullptr) *chosen = job.runtime.cpu_products;
+  EXPECT_NE(job.runtime.cpu_matmuls, CpuMatMuls::kAuto);
+  EXPECT_THAT(*line, StartsWith(absl::StrCat("matmuls by ", ToString(job.runtime.cpu_matmuls), ": ")));
+  if (chosen != nullptr) *chosen = job.runtime.cpu_matmuls;
   return *line;
 }
 
@@ -44,17 +44,17 @@ TEST(CpuMatMulsChoiceTest, WhatWasMeasuredOnceIsKnownTheNextTime) {
   const std::string caches = folder.Path("caches/shale");
   CpuMatMuls first, second;
   EXPECT_THAT(Decide(caches, &first), HasSubstr("as measured now"));
-  EXPECT_THAT(Decide(caches, &second), HasSubstr(absl::StrCat("measured before (", caches, "/cpu_products-")));
+  EXPECT_THAT(Decide(caches, &second), HasSubstr(absl::StrCat("measured before (", caches, "/cpu_matmuls-")));
   EXPECT_EQ(first, second);
 }
 
 TEST(CpuMatMulsChoiceTest, TheCacheDecides) {
   const TempFolder folder;
-  for (const CpuMatMuls products : {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked}) {
-    folder.Write(CacheOf(DType::kFloat32), absl::StrCat(ToString(products), "\n"));
+  for (const CpuMatMuls cpu_matmuls : {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked}) {
+    folder.Write(CacheOf(DType::kFloat32), absl::StrCat(ToString(cpu_matmuls), "\n"));
     CpuMatMuls chosen;
     EXPECT_THAT(Decide(folder.path(), &chosen), HasSubstr("measured before"));
-    EXPECT_EQ(chosen, products);
+    EXPECT_EQ(chosen, cpu_matmuls);
   }
 }
 
@@ -89,7 +89,7 @@ TEST(CpuMatMulsChoiceTest, EachProcessorAndDTypeHasItsOwnFile) {
   const std::string own = CacheOf(DType::kFloat32);
   EXPECT_NE(own, CacheOf(DType::kBFloat16));
   folder.Write(CacheOf(DType::kBFloat16), "PACKED\n");
-  folder.Write("cpu_products-another-processor", "PACKED\n");
+  folder.Write("cpu_matmuls-another-processor", "PACKED\n");
   EXPECT_THAT(Decide(folder.path()), HasSubstr("as measured now"));
   EXPECT_EQ(folder.CountEntries(), 3);
   EXPECT_FALSE(absl::StrContains(own, '/')) << own;
@@ -100,10 +100,10 @@ TEST(CpuMatMulsChoiceTest, WhatTheJobNamesIsKept) {
   const TempFolder folder;
   folder.Write(CacheOf(DType::kFloat32), "ONEDNN\n");
   Job job = JobOf(ComputePrecision::kFloat32);
-  job.runtime.cpu_products = CpuMatMuls::kPacked;
-  EXPECT_EQ(*CpuDevice().decide_products(job, folder.path()),
+  job.runtime.cpu_matmuls = CpuMatMuls::kPacked;
+  EXPECT_EQ(*CpuDevice().decide_cpu_matmuls(job, folder.path()),
             "matmuls by PACKED: as the job, or the run that it resumes, says");
-  EXPECT_EQ(job.runtime.cpu_products, CpuMatMuls::kPacked);
+  EXPECT_EQ(job.runtime.cpu_matmuls, CpuMatMuls::kPacked);
 }
 
 TEST(CpuMatMulsChoiceTest, AJobWithoutFastOpsOfTheCpuHasNothingToDecide) {
@@ -112,8 +112,8 @@ TEST(CpuMatMulsChoiceTest, AJobWithoutFastOpsOfTheCpuHasNothingToDecide) {
   reference.runtime.ops = OpsKind::kReference;
   cuda.runtime.device = DeviceType::kCuda;
   for (Job* job : {&reference, &cuda}) {
-    EXPECT_EQ(*CpuDevice().decide_products(*job, folder.path()), "");
-    EXPECT_EQ(job->runtime.cpu_products, CpuMatMuls::kAuto);
+    EXPECT_EQ(*CpuDevice().decide_cpu_matmuls(*job, folder.path()), "");
+    EXPECT_EQ(job->runtime.cpu_matmuls, CpuMatMuls::kAuto);
   }
   EXPECT_EQ(folder.CountEntries(), 0);
 }

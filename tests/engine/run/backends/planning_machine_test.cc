@@ -29,7 +29,7 @@ TEST(PlanningMachine, PlansAsTheBackendDoes) {
   const absl::StatusOr<Machine> here = PlanningMachine(job, HardwareThreads()), wide = PlanningMachine(job, 1024);
   ASSERT_TRUE(here.ok() && wide.ok()) << here.status() << wide.status();
   EXPECT_EQ(ArenaBytes(job, *here), ArenaBytes(job, (*backend)->machine()));
-  EXPECT_EQ(here->cpu_products, (*backend)->cpu_products());
+  EXPECT_EQ(here->cpu_matmuls, (*backend)->cpu_matmuls());
   EXPECT_EQ(wide->hardware_threads, 1024);
   // Each thread has scratch of its own.
   EXPECT_GT(ArenaBytes(job, *wide), ArenaBytes(job, *here));

@@ -34,7 +34,7 @@ Job SmallJobOfTwoRanks() {
       model { decoder { family: LLAMA vocabulary: 61 width: 24 layers: 4 heads: 2 } } data { path: "none" }
       batch { global_batch: 12 micro_batch: 2 sequence_length: 16 } sharding { ranks: 2 } optimizer { }
       activation_checkpointing { preset: BLOCK } lr_schedule { steps: 100 }
-      runtime { threads_per_rank: 1 cpu_products: PACKED })",
+      runtime { threads_per_rank: 1 cpu_matmuls: PACKED })",
                                                "job");
   EXPECT_TRUE(job.ok()) << job.status();
   return *job;

@@ -49,16 +49,16 @@ void MultiplyWithoutLimit() {
 class OpenMpTest : public ResumeTest {};
 
 TEST_F(OpenMpTest, AStepStartsNoTeam) {
-  for (const char* const products : {"ONEDNN", "PACKED"}) {
+  for (const char* const cpu_matmuls : {"ONEDNN", "PACKED"}) {
     for (const char* const compute : {"FP32", "BF16"}) {
       const Job job =
-          MakeJob({"runtime.ops=FAST", absl::StrCat("runtime.cpu_products=", products),
+          MakeJob({"runtime.ops=FAST", absl::StrCat("runtime.cpu_matmuls=", cpu_matmuls),
                    absl::StrCat("precision.compute=", compute), "sharding.ranks=2", "runtime.threads_per_rank=2",
                    absl::StrCat("batch.sequence_length=", kTokens), "batch.global_batch=2"},
                   absl::StrCat("decoder { width: ", kWidth, " layers: 1 heads: 2 hidden: ", kHidden, " }"), "steps: 2");
-      const Run run = Train(job, absl::StrCat(products, compute));
+      const Run run = Train(job, absl::StrCat(cpu_matmuls, compute));
       EXPECT_TRUE(run.status.ok()) << run.status;
-      EXPECT_EQ(g_teams, 0) << products << " " << compute;
+      EXPECT_EQ(g_teams, 0) << cpu_matmuls << " " << compute;
     }
   }
 }

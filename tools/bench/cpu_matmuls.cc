@@ -1,4 +1,4 @@
-// The products bench: compares what can compute the matmuls of a job on the CPU (runtime.cpu_products), as the engine
+// The cpu_matmuls bench: compares what can compute the matmuls of a job on the CPU (runtime.cpu_matmuls), as the engine
 // runs them: packing of operands included, strides and accumulation as in the job's program.
 //
 // The contestants take turns matmul by matmul, so that a noisy machine disturbs both alike.
@@ -30,8 +30,8 @@
 namespace shale {
 namespace {
 
-constexpr CpuMatMuls kProducts[] = {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked};
-constexpr size_t kContestants = std::size(kProducts);
+constexpr CpuMatMuls kCpuMatMuls[] = {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked};
+constexpr size_t kContestants = std::size(kCpuMatMuls);
 
 // The matmuls of one shape in a step, with operands of their own.
 struct Shape {
@@ -87,7 +87,7 @@ absl::Status Measure(std::vector<Shape>& shapes, int64_t repeats, int threads) {
   std::unique_ptr<Ops> ops[kContestants];
   int64_t scratch_bytes = 0;
   for (size_t i = 0; i < kContestants; ++i) {
-    ops[i] = CreateCpuOps({.threads = threads, .products = kProducts[i]});
+    ops[i] = CreateCpuOps({.threads = threads, .cpu_matmuls = kCpuMatMuls[i]});
     for (const Shape& shape : shapes) scratch_bytes = std::max(scratch_bytes, ops[i]->ScratchBytes(shape.op));
   }
   const OperandMemory scratch = RandomOperand(static_cast<size_t>(scratch_bytes), DType::kFloat32);
@@ -112,7 +112,7 @@ void Report(const std::vector<Shape>& shapes, int threads) {
   std::printf("%s, %s instructions, %d threads; medians\n\n", ProcessorName().c_str(),
               std::string(cpu::ToString(cpu::UsedInstructionSet())).c_str(), threads);
   std::vector<MarkdownTable::Column> columns = {{"m x n x k", /*text=*/true}, {"times"}};
-  for (const CpuMatMuls products : kProducts) columns.push_back({absl::StrCat(ToString(products), " GFLOP/s")});
+  for (const CpuMatMuls cpu_matmuls : kCpuMatMuls) columns.push_back({absl::StrCat(ToString(cpu_matmuls), " GFLOP/s")});
   columns.push_back({"speed of PACKED"});
   MarkdownTable table(std::move(columns));
   double flops = 0, seconds[kContestants] = {};
@@ -138,7 +138,7 @@ struct Flags {
 };
 
 int Fail(const absl::Status& status, int exit_code) {
-  std::fprintf(stderr, "products: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "cpu_matmuls: %s\n", std::string(status.message()).c_str());
   return exit_code;
 }
 
@@ -159,8 +159,8 @@ int Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   shale::Flags flags;
-  shale::CommandLine line("products",
-                          "Times the matmuls of one rank's step of a job, alone, as runtime.cpu_products ONEDNN and "
+  shale::CommandLine line("cpu_matmuls",
+                          "Times the matmuls of one rank's step of a job, alone, as runtime.cpu_matmuls ONEDNN and "
                           "PACKED compute them on this processor. Prints a table.");
   line.Text("job", "FILE", "The job spec, text or binary. Its data need not exist.", &flags.job).Required();
   line.List("set", "PATH=VALUE", "Overrides a field of the job.", &flags.overrides);
