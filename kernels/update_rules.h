@@ -3,9 +3,10 @@
 // A rule is a struct of its hyper-parameters that declares its states. One op, Update (kernels/ops/update.h), applies
 // any rule to a rank's shard of a flat group, and everything above (engine/compile/optimizer, memory plan, checkpoints,
 // reports) loops over the declared states. A new rule is a struct here, with its place in UpdateRule and
-// SHALE_EACH_OPTIMIZER, a value in OptimizerSpec.Rule (proto/job.proto), a file update_<rule> of kernels in reference/,
-// cpu/ and cuda/, and a file of tests/kernels. AdafactorRule is no such rule but a composed optimizer: other ops
-// compute a direction, which the rule last_rule() then subtracts. It has no kName, states() and Check. A rule has
+// SHALE_EACH_OPTIMIZER, a value in OptimizerSpec.Rule (proto/job/optimizer.proto), a file update_<rule> of kernels in
+// reference/, cpu/ and cuda/, and a file of tests/kernels. AdafactorRule is no such rule but a composed optimizer:
+// other ops compute a direction, which the rule last_rule() then subtracts. It has no kName, states() and Check. A
+// rule has
 //   kName                its name in messages of ops
 //   kJobName             its name in jobs, and in messages about them: "ADAMW"
 //   kDescription         its name in reports: "AdamW"
@@ -251,7 +252,7 @@ using UpdateRule = std::variant<AdamWRule, SgdRule, LionRule, AdamW8BitRule>;
 
 // Expands to RULE(Rule, kKind) for each rule, and to COMPOSED(Rule, kKind) for each optimizer that applies one of
 // these, its last_rule(), after other instructions. kKind is its value in OptimizerKind. The order is that of
-// OptimizerSpec.Rule in proto/job.proto.
+// OptimizerSpec.Rule in proto/job/optimizer.proto.
 #define SHALE_EACH_OPTIMIZER(RULE, COMPOSED) \
   RULE(AdamWRule, kAdamW)                    \
   RULE(SgdRule, kSgd)                        \

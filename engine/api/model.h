@@ -17,7 +17,7 @@ using ParameterId = int;
 using GroupId = int;
 
 // How weights are stored between their uses. The table in engine/compile/graph/storage.h has a row for each form. The
-// order is that of FrozenWeightsSpec.Storage in proto/job.proto.
+// order is that of FrozenWeightsSpec.Storage in proto/job/optimizer.proto.
 enum class Storage : uint8_t {
   kAsUsed,    // In the dtype in which ops use them.
   kBFloat16,  // In bf16, also if ops use them in f32.

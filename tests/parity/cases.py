@@ -1,6 +1,6 @@
 """Defines the models, weights and batches of the goldens. All sizes are small, and awkward on purpose.
 
-A case's `spec` holds fields of DecoderSpec or MlpSpec (proto/job.proto) and nothing else.
+A case's `spec` holds fields of DecoderSpec or MlpSpec (proto/job/model.proto) and nothing else.
 """
 
 import math

@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 # What tests a folder that has no counterpart in tests/.
-_ELSEWHERE = {"proto": ("engine/plan/config", "engine/files/checkpoint"), "tools/build_defs": ("tools",),
-              "tools/jobs": ("tools",)}
+_ELSEWHERE = {"proto": ("engine/plan/config", "engine/files/checkpoint"), "proto/job": ("engine/plan/config",),
+              "tools/build_defs": ("tools",), "tools/jobs": ("tools",)}
 _HOUSE = "//tests:house_test"
 
 

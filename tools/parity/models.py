@@ -1,7 +1,7 @@
 """PyTorch references of the models that the engine trains, written to be read together with its C++.
 
-A dict with the fields of DecoderSpec or MlpSpec (proto/job.proto) describes a model. The parameters have the engine's
-names and layouts. Nothing here depends on another model library; check_transformers.py compares with one.
+A dict with the fields of DecoderSpec or MlpSpec (proto/job/model.proto) describes a model. The parameters have the
+engine's names and layouts. Nothing here depends on another model library; check_transformers.py compares with one.
 
 B sequences in a batch, S tokens in a sequence, C model width, H query heads, G key and value heads, D head width,
 F inner width of the feed-forward layer, V vocabulary, P learned positions, E embedding width of the MLP.
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-# The defaults of each family for fields that the spec does not set (enum Family in proto/job.proto).
+# The defaults of each family for fields that the spec does not set (enum Family in proto/job/model.proto).
 _LLAMA = dict(norm="rms", positions="rope", activation="swiglu", norm_epsilon=1e-5, tied_head=False, qkv_bias=False,
               linear_bias=False, qk_norm=False, parallel_block=False)
 FAMILIES = {

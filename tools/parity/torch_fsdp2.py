@@ -35,7 +35,7 @@ _OUT_OF_MEMORY = 3  # Exit code of a rank that ran out of memory.
 _NO_MEMORY = "out of memory"  # The failure reported for that exit code.
 _SOURCES = ("torch_fsdp2.py", "torch_fsdp2_rank.py", "torch_decoder.py", "models.py")
 
-# The defaults of optimizer fields that a job file does not set (proto/job.proto).
+# The defaults of optimizer fields that a job file does not set (proto/job/optimizer.proto).
 _OPTIMIZER = {"learning_rate": 3e-4, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1,
               "max_gradient_norm": 1.0}
 

@@ -2,8 +2,8 @@
 // follow from a shape alone. engine/compile/model/model.h builds the graphs. A program may also bring a model of its
 // own (CustomModel).
 //
-// engine/plan/config makes them from a job file (proto/job.proto documents each field at length). A program that embeds
-// the engine may fill them in itself; ValidateJob (engine/api/job.h) checks them.
+// engine/plan/config makes them from a job file (proto/job/model.proto documents each field at length). A program that
+// embeds the engine may fill them in itself; ValidateJob (engine/api/job.h) checks them.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@ namespace shale {
 // How many samples in a row have exact shares of their sources (data.mix).
 inline constexpr int64_t kMixWindow = 1000;
 
-// The order is that of DataSpec.Format in proto/job.proto.
+// The order is that of DataSpec.Format in proto/job/data.proto.
 enum class DataFormat {
   kByContent,  // The format that recognizes the content of the file, or kText if none does.
   kText,       // UTF-8 text; every byte is a token, unless there is a tokenizer.
@@ -18,7 +18,7 @@ enum class DataFormat {
 };
 
 // What becomes of documents that are shorter or longer than a sequence. The order is that of DataSpec.Packing in
-// proto/job.proto.
+// proto/job/data.proto.
 enum class Packing {
   kCut,   // The documents form one row of tokens, which is cut into sequences.
   kPack,  // A sequence holds several documents, none of which sees another.
@@ -26,7 +26,7 @@ enum class Packing {
 };
 
 // What becomes of documents that are longer than a sequence, with kPack and kPad. The order is that of
-// DataSpec.LongDocuments in proto/job.proto.
+// DataSpec.LongDocuments in proto/job/data.proto.
 enum class LongDocuments {
   kSplit,     // They are cut into parts, each of which counts as a document.
   kTruncate,  // Only the first part is kept.

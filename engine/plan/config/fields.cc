@@ -295,7 +295,8 @@ std::map<std::string, std::string> FieldsPages() {
   constexpr absl::string_view kHow = R"(with the first sentence
 about each. `plan --help=sharding` prints a section, and `plan --help=sharding.strategy` all
 that there is to say of a field and of its values; `train` has the same. [Jobs](jobs.md) says
-how a job is written. This page is printed from [proto/job.proto](../../proto/job.proto).
+how a job is written. This page is printed from [proto/job.proto](../../proto/job.proto) and
+the files in [proto/job](../../proto/job).
 )";
   std::map<std::string, std::string> pages;
   pages[std::string(kJobPage)] =

@@ -1,4 +1,5 @@
-// What proto/job.proto says of each field of a job: its comment, and the facts in its options (proto/field.proto).
+// What the files in proto/job say of each field of a job: its comment, and the facts in its options
+// (proto/field.proto).
 //
 // FieldHelp and FieldsPages explain the fields to people: for --help of the tools, and for the manual.
 #pragma once

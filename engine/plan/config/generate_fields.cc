@@ -1,4 +1,4 @@
-// generate_fields: writes what engine/plan/config takes from the text of proto/job.proto.
+// generate_fields: writes what engine/plan/config takes from the text of proto/job.proto and of the files in proto/job.
 //
 //   generate_fields job.descriptors job_comments.cc job_members.h
 //
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -56,7 +57,8 @@ std::string Quoted(const std::string& text) {
   return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
 }
 
-std::string CommentsSource(const FileDescriptorProto& file) {
+// Returns a row of the table of comments for whatever has one.
+std::string CommentRows(const FileDescriptorProto& file) {
   const std::map<Path, std::string> comments = CommentsByPath(file);
   std::string rows;
   const auto row = [&](const std::string& name, const Path& path) {
@@ -80,6 +82,12 @@ std::string CommentsSource(const FileDescriptorProto& file) {
       }
     }
   }
+  return rows;
+}
+
+std::string CommentsSource(const std::vector<FileDescriptorProto>& files) {
+  std::string rows;
+  for (const FileDescriptorProto& file : files) rows += CommentRows(file);
   return absl::StrCat(
       "#include <map>\n\n#include \"engine/plan/config/fields.h\"\n\nnamespace shale {\n\n"
       "absl::string_view CommentOf(absl::string_view full_name) {\n"
@@ -89,12 +97,9 @@ std::string CommentsSource(const FileDescriptorProto& file) {
       "  return found == comments.end() ? absl::string_view() : found->second;\n}\n\n}  // namespace shale\n");
 }
 
-std::string MembersHeader(const FileDescriptorProto& file) {
-  std::string text =
-      "// Calls visit(field, member, initial) for each field of a message that the struct holds: the name of the\n"
-      "// field, the member, and its value in a new struct.\n"
-      "#pragma once\n\n#include <type_traits>\n\n"
-      "#include \"engine/plan/config/job.h\"\n#include \"engine/compile/model/config.h\"\n\nnamespace shale {\n";
+// Returns VisitMembers for each message that names a struct.
+std::string Visitors(const FileDescriptorProto& file) {
+  std::string text;
   for (const DescriptorProto& message : file.message_type()) {
     const std::string& config = message.options().GetExtension(proto::config);
     if (config.empty()) continue;
@@ -109,6 +114,16 @@ std::string MembersHeader(const FileDescriptorProto& file) {
     }
     absl::StrAppend(&text, "}\n");
   }
+  return text;
+}
+
+std::string MembersHeader(const std::vector<FileDescriptorProto>& files) {
+  std::string text =
+      "// Calls visit(field, member, initial) for each field of a message that the struct holds: the name of the\n"
+      "// field, the member, and its value in a new struct.\n"
+      "#pragma once\n\n#include <type_traits>\n\n"
+      "#include \"engine/plan/config/job.h\"\n#include \"engine/compile/model/config.h\"\n\nnamespace shale {\n";
+  for (const FileDescriptorProto& file : files) text += Visitors(file);
   return absl::StrCat(text, "\n}  // namespace shale\n");
 }
 
@@ -120,8 +135,11 @@ int main(int argc, char** argv) {
   std::ifstream in(argv[1], std::ios::binary);
   google::protobuf::FileDescriptorSet files;
   SHALE_CHECK(files.ParseFromIstream(&in)) << argv[1] << " holds no descriptors";
-  const google::protobuf::FileDescriptorProto& job = *files.file().rbegin();  // The ones before it are its imports.
-  std::ofstream(argv[2]) << shale::CommentsSource(job);
-  std::ofstream(argv[3]) << shale::MembersHeader(job);
+  std::vector<google::protobuf::FileDescriptorProto> of_job;  // The others are field.proto and what it imports.
+  for (const auto& file : files.file()) {
+    if (absl::StartsWith(file.name(), "proto/job")) of_job.push_back(file);
+  }
+  std::ofstream(argv[2]) << shale::CommentsSource(of_job);
+  std::ofstream(argv[3]) << shale::MembersHeader(of_job);
   return 0;
 }

@@ -1,6 +1,6 @@
 // A training run as plain copyable values: the settings of a job file, with every default that follows from the file
-// filled in. proto/job.proto documents the fields at length. A member is called like its field, which the generated
-// engine/plan/config/job_members.h relies on. engine/api/job.h makes a Job from a file.
+// filled in. The files in proto/job document the fields at length. A member is called like its field, which the
+// generated engine/plan/config/job_members.h relies on. engine/api/job.h makes a Job from a file.
 //
 // A program that embeds the engine may fill in a Job itself and call ValidateJob (engine/api/job.h) to check it.
 #pragma once

@@ -1,5 +1,6 @@
 // Carries values between the fields of a spec and the members of the structs that hold them (engine/plan/config/job.h,
-// engine/compile/model/config.h). VisitMembers, which is generated from proto/job.proto, says which member is whose.
+// engine/compile/model/config.h). VisitMembers, which is generated from the files in proto/job, says which member is
+// whose.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 """Lets contestants of --before run: the `train` of another build, for instance of an earlier commit.
 
-A binary holds the descriptor of its job.proto, with the names of all fields and values. Here these are looked up, to
+A binary holds the descriptors of the job spec, with the names of all fields and values. Here these are looked up, to
 tell which settings of today's jobs it does not know.
 """
 
@@ -30,7 +30,7 @@ class Words:
             self._bytes = file.read()
 
     def knows(self, word):
-        """Returns whether a field or an enum value has this name in the binary's job.proto."""
+        """Returns whether a field or an enum value has this name in the binary's job spec."""
         # The descriptor is a protobuf message. In all of its messages, `name` has the number 1, and so the tag "\n".
         return b"\n" + bytes([len(word)]) + word.encode() in self._bytes
 

@@ -1,5 +1,5 @@
-// Tests laws of every field of a job, whatever it is called: so a new field is tested as soon as proto/job.proto has
-// it.
+// Tests laws of every field of a job, whatever it is called: so a new field is tested as soon as a file in proto/job
+// has it.
 #include "engine/plan/config/fields.h"
 
 #include <algorithm>
