@@ -34,6 +34,7 @@
 
 namespace shale {
 
+struct DecoderConfig;
 class GradientBuilder;
 struct QuantizeFloat8;
 
@@ -62,9 +63,6 @@ struct GraphOptions {
   // Whether tiles and blocks of these matrices have scales of their own ([Note: blockwise scales] in
   // kernels/float8_scales.h), instead of one scale for each matrix.
   bool float8_blockwise = false;
-  // Whether the ops that quantize these matrices also compute them, where they are results of norms and gates that
-  // nothing else reads (UseFloat8Sources in engine/compile/graph/graph.h). Changes no bits.
-  bool float8_sources = true;
   // For each group of the optimizer, the name patterns of its parameters, which are updated by settings of their own. A
   // parameter belongs to the first group with a pattern that matches its name. See [Note: groups of the optimizer].
   std::vector<std::vector<std::string>> optimizer_groups;
@@ -147,6 +145,9 @@ class GraphBuilder {
 
  private:
   friend class GradientBuilder;
+  friend absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& config, GraphOptions options,
+                                                 Float8Sources sources);
+  GraphBuilder(const GraphOptions& options, Float8Sources sources);
   // Calls Fail if the op is not valid. The message begins with `where` and the unit's name.
   void Check(const Op& op, absl::string_view where);
   ValueId AddGradientValue(ValueId of);
@@ -180,6 +181,7 @@ class GraphBuilder {
   void SplitGroups();
 
   GraphOptions options_;
+  const Float8Sources float8_sources_;
   ModelGraph graph_;
   absl::Status status_;
   bool in_unit_ = false;

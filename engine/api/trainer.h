@@ -38,6 +38,7 @@
 namespace shale {
 
 class Session;
+class WorkTimes;  // engine/run/runtime/work_times.h
 
 // Functions that Run calls on the caller's thread, between steps. Each may be empty. If one returns an error, Run ends
 // and returns that error.
@@ -133,6 +134,7 @@ class Trainer {
   absl::Status AddMetric(absl::string_view name, double value);
 
  private:
+  friend void CollectWorkTimes(Trainer& trainer, WorkTimes& times);
   explicit Trainer(std::unique_ptr<Session> session);
   const std::unique_ptr<Session> session_;
 };

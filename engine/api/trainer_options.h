@@ -46,16 +46,13 @@ struct Resumed {
   std::vector<std::string> passed_over;  // Newer checkpoints that are damaged, each with the reason. Process 0 only.
 };
 
-class WorkTimes;  // engine/run/runtime/work_times.h
-
 // Says which steps are traced, and where the trace is written (StepTrace::ChromeJson; its tables to PATH.txt). With
 // several processes, either all or none have a trace, of the same steps. Each writes that of its ranks, and all count
 // from the same time (MergeChromeJson).
 struct TraceOptions {
-  std::string path;            // Empty: no trace is written.
-  WorkTimes* works = nullptr;  // Gets the times of this process's ranks. Borrowed; may be null.
-  int64_t first_step = 3;      // This trainer's first step is 1. The first two are slow: page faults and cold caches.
-  int64_t steps = 2;           // Number of steps traced.
+  std::string path;        // Empty: no trace is written.
+  int64_t first_step = 3;  // This trainer's first step is 1. The first two are slow: page faults and cold caches.
+  int64_t steps = 2;       // Number of steps traced.
   // Rate of the device's memory, for rooflines (Roofline); 0: the best that the trace shows.
   double bytes_per_second = 0;
 };

@@ -27,6 +27,7 @@ class NextTokens;
 class RunHealth;
 class Sequences;
 class StepTrace;
+class WorkTimes;
 struct StepProgram;
 struct TrainerOptions;
 
@@ -131,8 +132,8 @@ class TrainerTrace {
   absl::StatusOr<bool> BeginStep(int64_t number);
   // Adds the times of step `step` of the run, which was traced.
   void Add(const StepProgram& program, int64_t step, LocalRanks& ranks, const LocalProgram& train);
-  // Call after the report of a step, which took `seconds`. Adds the times of a traced step to TraceOptions::works.
-  // Writes the trace if it is complete, so that it is there even if the process is killed later.
+  // Call after the report of a step, which took `seconds`. Adds the times of a traced step to works_. Writes the trace
+  // if it is complete, so that it is there even if the process is killed later.
   void EndStep(const StepProgram& program, LocalRanks& ranks, const LocalProgram& train, double seconds);
   // Lets the traces of all processes count from the same time.
   absl::Status AgreeOnOrigin();
@@ -144,8 +145,9 @@ class TrainerTrace {
   const double peak_flops_, peak_flops_fp8_;
   ControlPlane& control_;
   const std::unique_ptr<StepTrace> trace_;
-  int64_t left_;         // Steps to trace, or -1 once the trace was written.
-  bool traces_ = false;  // The current step is traced.
+  WorkTimes* works_ = nullptr;  // Gets the times of traced steps. May be null (CollectWorkTimes).
+  int64_t left_;                // Steps to trace, or -1 once the trace was written.
+  bool traces_ = false;         // The current step is traced.
 };
 
 // What a trainer knows of the devices of this process.

@@ -82,7 +82,7 @@ TEST(Float8BlockwiseLaws, ComputingNormsAndGatesWhereTheyAreQuantizedChangesNoBi
 TEST(Float8BlockwiseLaws, ComputingNormsAndGatesWhereTheyAreQuantizedMovesFewerBytes) {
   RunOptions options = BlockwiseOptions();
   const int64_t with = BytesMoved(MustRun(options, BlockwiseBatch(1)).step.program);
-  options.float8_sources = false;
+  options.float8_sources = Float8Sources::kNotUsed;
   const int64_t without = BytesMoved(MustRun(options, BlockwiseBatch(1)).step.program);
   const int64_t T = kFloat8Length, C = 144, F = 160;
   EXPECT_EQ(without - with, BlockwiseDecoder().layers * (2 * (2 * T * C - 4 * T) + 2 * T * (2 + 4) * F));

@@ -67,9 +67,9 @@ int64_t BytesKept(const StepProgram& program) {
 void ExpectSourcesChangeNoBits(RunOptions options, const Tokens& tokens) {
   options.steps = 2;
   const auto expect_same = [&](const std::string& what) {
-    options.float8_sources = true;
+    options.float8_sources = Float8Sources::kUsed;
     const RunResult with = MustRun(options, tokens);
-    options.float8_sources = false;
+    options.float8_sources = Float8Sources::kNotUsed;
     const RunResult without = MustRun(options, tokens);
     EXPECT_EQ(with.losses, without.losses) << what;
     EXPECT_TRUE(with.gradients == without.gradients) << what;

@@ -249,7 +249,7 @@ TEST(Float8Laws, NothingIsQuantizedInVain) {
   model.parallel_block = true;
   options.model = model;
   for (const CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kCheap}) {
-    for (const bool sources : {true, false}) {
+    for (const Float8Sources sources : {Float8Sources::kUsed, Float8Sources::kNotUsed}) {
       options.step.activations.preset = preset;
       options.float8_sources = sources;
       std::map<Phase, int> as_it_lies, transposed;
@@ -269,7 +269,7 @@ TEST(Float8Laws, NothingIsQuantizedInVain) {
       EXPECT_EQ(transposed[Phase::kBackward], 8);
       // The gradient of SwiGLU recomputes what it writes, for the fp8 form of that, if this does not compute it itself.
       ForEachOp<SwiGluForward>(result.step.program, [&](const auto&, const Instruction& at) {
-        EXPECT_FALSE(sources);
+        EXPECT_EQ(sources, Float8Sources::kNotUsed);
         EXPECT_EQ(at.phase, Phase::kForward);
       });
     }
@@ -310,7 +310,7 @@ TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedMovesFewerBytes) {
   const int64_t T = kFloat8Length, C = 32, F = 48, blocks = Float8Decoder().layers;
   RunOptions options = Float8Options();
   const StepProgram with = MustRun(options, Batch(1)).step.program;
-  options.float8_sources = false;
+  options.float8_sources = Float8Sources::kNotUsed;
   const StepProgram without = MustRun(options, Batch(1)).step.program;
   const int64_t norm = 2 * T * C - (2 * 4 * T + 2 * C);  // Both ops read rstd, and one more than before the weight.
   const int64_t gate = 2 * T * ((2 + 1 + 1 + 1) * F - 2 * 2 * F);

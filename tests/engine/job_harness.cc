@@ -152,7 +152,6 @@ GraphOptions GraphOptionsOf(const RunOptions& options, int64_t sequence_length) 
           .float8_matmuls = options.float8_gradients.has_value(),
           .float8_gradients = options.float8_gradients.value_or(DType::kFloat8E5M2),
           .float8_blockwise = options.float8_blockwise,
-          .float8_sources = options.float8_sources,
           .optimizer_groups = options.optimizer_groups};
 }
 
@@ -269,8 +268,9 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   options.step.micro_batches = CeilDivide(tokens.sequences, W * options.micro_batch);
   options.step.keep_gradients |= options.reads_gradients;
   const GraphOptions graph_options = GraphOptionsOf(options, tokens.length);
-  SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
-                         options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));
+  SHALE_ASSIGN_OR_RETURN(
+      const ModelGraph graph,
+      options.build ? options.build(graph_options) : BuildModel(options.model, graph_options, options.float8_sources));
   std::unique_ptr<Backend> tested;
   if (options.backend == nullptr) {
     tested = TestedBackend(options.ops, static_cast<int>(options.threads), options.cpu_matmuls);

@@ -68,7 +68,7 @@ struct RunOptions {
   bool fp32_logits = false;               // As GraphOptions::fp32_logits.
   std::optional<DType> float8_gradients;  // Matmuls are in fp8 (GraphOptions::float8_matmuls), if it is set.
   bool float8_blockwise = false;          // As GraphOptions::float8_blockwise.
-  bool float8_sources = true;             // As GraphOptions::float8_sources.
+  Float8Sources float8_sources = Float8Sources::kUsed;     // Of `model`, a decoder.
   std::vector<std::vector<std::string>> optimizer_groups;  // As GraphOptions::optimizer_groups.
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_matmuls).

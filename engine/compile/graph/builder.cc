@@ -59,7 +59,10 @@ const Value& ModelGraph::logits() const {
   return units.back().values[0];
 }
 
-GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options), outside_mark_(NewMark()) {
+GraphBuilder::GraphBuilder(const GraphOptions& options) : GraphBuilder(options, Float8Sources::kUsed) {}
+
+GraphBuilder::GraphBuilder(const GraphOptions& options, Float8Sources sources)
+    : options_(options), float8_sources_(sources), outside_mark_(NewMark()) {
   mark_ = outside_mark_;
   graph_.mode = options.mode;
   graph_.micro_batch = options.micro_batch;
@@ -203,7 +206,7 @@ void GraphBuilder::CloseUnit() {
       if (node.recomputing) unmark(*node.recomputing);
     }
   }
-  if (options_.float8_matmuls && options_.float8_sources && status_.ok()) UseFloat8Sources(unit());
+  if (options_.float8_matmuls && float8_sources_ == Float8Sources::kUsed && status_.ok()) UseFloat8Sources(unit());
   rules_.clear();
   mark_ = outside_mark_;
   in_unit_ = false;

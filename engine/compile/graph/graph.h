@@ -189,6 +189,9 @@ struct DataNeeds {
 // gradient is written over gate_up, in whose place fp8 forms do not fit.
 void UseFloat8Sources(UnitGraph& unit);
 
+// Whether a builder calls UseFloat8Sources. All of them do, except in tests that compare the two.
+enum class Float8Sources { kUsed, kNotUsed };
+
 // Returns the needs of a graph of mode kTraining or kEvaluation.
 DataNeeds NeedsOf(const ModelGraph& graph);
 

@@ -293,10 +293,10 @@ std::string DecoderConfig::Description() const {
                       adapter ? absl::StrCat(", adapters of rank ", WithCommas(adapter->rank)) : "");
 }
 
-absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& c, GraphOptions options) {
+absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& c, GraphOptions options, Float8Sources sources) {
   options.vocabulary = c.vocabulary;
   if (c.adapter && options.train_only.empty()) options.train_only = AdapterParameterPatterns();
-  GraphBuilder b(options);
+  GraphBuilder b(options, sources);
   // With a tied head, embedding, positions and final norm are one group, so that the head needs one gather, not two.
   const GroupId embedding = b.AddGroup("embedding");
   ParameterScope first(b, c, embedding, "");

@@ -19,7 +19,8 @@ namespace shale {
 // block attention_norm, attention.qkv (rows: query heads, key heads, value heads), attention.q_norm, attention.k_norm,
 // attention.output, attention_post_norm, ffn_norm, ffn.gate_up (gate rows first) or ffn.up, ffn.down, ffn_post_norm;
 // then final_norm, head. All but the first two end in .weight or, where there is a bias, .bias.
-absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& config, GraphOptions options);
+absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& config, GraphOptions options,
+                                        Float8Sources sources = Float8Sources::kUsed);
 
 // Builds an MLP that concatenates the embeddings of a sequence's S tokens and classifies the token that follows.
 // Parameters: embedding.weight, hidden.{i}.weight/.bias, head.weight/.bias.
@@ -30,15 +31,17 @@ absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& config, GraphOptions option
 absl::StatusOr<ModelGraph> BuildCustom(const CustomModel& model, GraphOptions options);
 
 // Builds a model of any kind. In this function and the three above, the vocabulary in `config` overrides the one in
-// `options`.
-inline absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options) {
+// `options`. Only decoders look at `sources`.
+inline absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options,
+                                             Float8Sources sources = Float8Sources::kUsed) {
   struct Builder {
-    absl::StatusOr<ModelGraph> operator()(const DecoderConfig& c) const { return BuildDecoder(c, options); }
+    absl::StatusOr<ModelGraph> operator()(const DecoderConfig& c) const { return BuildDecoder(c, options, sources); }
     absl::StatusOr<ModelGraph> operator()(const MlpConfig& c) const { return BuildMlp(c, options); }
     absl::StatusOr<ModelGraph> operator()(const CustomModel& c) const { return BuildCustom(c, options); }
     const GraphOptions& options;
+    const Float8Sources sources;
   };
-  return std::visit(Builder{options}, config);
+  return std::visit(Builder{options, sources}, config);
 }
 
 }  // namespace shale

@@ -25,6 +25,7 @@
 #include "engine/run/runtime/backend.h"
 #include "engine/run/runtime/work_times.h"
 #include "engine/run/train/reports.h"
+#include "engine/run/train/session.h"
 #include "kernels/check.h"
 #include "kernels/device/cpu/physical_memory.h"
 #include "kernels/device/device.h"
@@ -96,10 +97,10 @@ absl::StatusOr<Measured> Start(Job job, const CalibrateOptions& options, WorkTim
   SHALE_ASSIGN_OR_RETURN(started.backend, options.create_backend(job));
   SHALE_ASSIGN_OR_RETURN(
       started.trainer,
-      Trainer::Create(job,
-                      {.backend = started.backend.get(),
-                       .data = started.data.get(),
-                       .trace = {.works = &times, .first_step = 2, .steps = std::numeric_limits<int32_t>::max()}}));
+      Trainer::Create(job, {.backend = started.backend.get(),
+                            .data = started.data.get(),
+                            .trace = {.first_step = 2, .steps = std::numeric_limits<int32_t>::max()}}));
+  CollectWorkTimes(*started.trainer, times);
   SHALE_RETURN_IF_ERROR(started.trainer->Step().status());
   return started;
 }

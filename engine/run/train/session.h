@@ -54,6 +54,10 @@ struct RankPrograms {
 absl::StatusOr<RankPrograms> AllocateRanks(const ResolvedJob& resolved, std::vector<int> process_of_rank,
                                            bool evaluates, const TrainerOptions& options);
 
+// Adds the times of the trainer's traced steps (TraceOptions), in the ranks of this process, to `times`, which it
+// borrows. Traces them also if the trace has no path.
+void CollectWorkTimes(Trainer& trainer, WorkTimes& times);
+
 // Used as a Trainer is, whose functions of the same names say what these do.
 class Session : public CheckpointSaver {
  public:
@@ -75,6 +79,7 @@ class Session : public CheckpointSaver {
   LiveGenerator& generator() { return *generator_; }
   const TrainerTrace& trace() const { return trace_; }
   const TrainerDevices& devices() const { return devices_; }
+  void CollectWorkTimes(WorkTimes& times) { trace_.works_ = &times; }
 
   absl::StatusOr<StepReport> Step();
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);

@@ -64,6 +64,8 @@ absl::Status Trainer::ReportFailure(const absl::Status& why) { return session_->
 
 absl::Status Trainer::SetLearningRate(std::optional<double> rate) { return session_->SetLearningRate(rate); }
 absl::Status Trainer::SetData(DataSource* data) { return session_->SetData(data); }
+void CollectWorkTimes(Trainer& trainer, WorkTimes& times) { trainer.session_->CollectWorkTimes(times); }
+
 absl::Status Trainer::AddMetric(absl::string_view name, double value) { return session_->AddMetric(name, value); }
 
 TrainerState::TrainerState(LocalState& state, const RunHealth& health, BeforeWrite before_write)
@@ -198,7 +200,7 @@ absl::Status TrainerTrace::Write() const {
 
 absl::StatusOr<bool> TrainerTrace::BeginStep(int64_t number) {
   const int64_t place = number - options_->first_step;
-  traces_ = place >= 0 && place < options_->steps && (!options_->path.empty() || options_->works != nullptr);
+  traces_ = place >= 0 && place < options_->steps && (!options_->path.empty() || works_ != nullptr);
   if (traces_ && empty() && control_.processes() > 1) SHALE_RETURN_IF_ERROR(AgreeOnOrigin());
   return traces_;
 }
@@ -211,9 +213,7 @@ void TrainerTrace::Add(const StepProgram& program, int64_t step, LocalRanks& ran
 }
 
 void TrainerTrace::EndStep(const StepProgram& program, LocalRanks& ranks, const LocalProgram& train, double seconds) {
-  if (traces_ && options_->works != nullptr) {
-    options_->works->Add(program, ranks.mesh(), TimesOfRanks(ranks, train), seconds);
-  }
+  if (traces_ && works_ != nullptr) works_->Add(program, ranks.mesh(), TimesOfRanks(ranks, train), seconds);
   if (left_ != 0 || control_.processes() > 1) return;
   left_ = -1;
   Write().IgnoreError();  // Run writes it once more, and reports errors.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/layers.h"
 #include "engine/compile/graph/graph.h"
+#include "engine/compile/model/model.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/norm.h"
@@ -114,11 +115,24 @@ TEST_F(Float8SourcesTest, OpsThatQuantizeComputeNormsAndGates) {
   }
 }
 
+// A block of a decoder has four linear layers. Norms and the gate write what three of them read.
 TEST_F(Float8SourcesTest, WithoutThemOpsReadMatrices) {
-  options_.float8_sources = false;
-  const UnitGraph unit = Build(FeedForward());
-  EXPECT_EQ(Count(Listing(unit, unit.forward), "AbsMax matrix"), 2);
-  EXPECT_EQ(Count(Listing(unit, unit.backward), "SwiGluBackward"), 1);
+  const DecoderConfig decoder = {.vocabulary = 5,
+                                 .width = kWidth,
+                                 .layers = 1,
+                                 .heads = 2,
+                                 .kv_heads = 2,
+                                 .head_width = kWidth / 2,
+                                 .hidden = kInner,
+                                 .max_positions = 16};
+  for (const Float8Sources sources : {Float8Sources::kUsed, Float8Sources::kNotUsed}) {
+    const absl::StatusOr<ModelGraph> graph = BuildDecoder(decoder, options_, sources);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const UnitGraph& unit = graph->units[1];
+    const bool used = sources == Float8Sources::kUsed;
+    EXPECT_EQ(Count(Listing(unit, unit.forward), "AbsMax matrix"), used ? 1 : 4);
+    EXPECT_EQ(Count(Listing(unit, unit.backward), "SwiGluBackward"), used ? 0 : 1);
+  }
 }
 
 TEST_F(Float8SourcesTest, AMatrixThatAnotherOpReadsIsWritten) {
