@@ -28,6 +28,7 @@ class PublicApiTest(unittest.TestCase):
         changed = "\n".join(difference)
         self.assertFalse(changed, f"a public declaration changed. If that is meant, run\n"
                                   f"  tools/build_defs/public_api.py > {path}\n{changed}")
+        self.assertLess(listed.count("\n"), 400, "the public interface should stay small: what can be private?")
 
     def test_declarations_are_found(self):
         text = """

@@ -26,7 +26,6 @@
 #include "engine/plan/planner/fit.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/report/explain.h"
-#include "engine/plan/report/memory_snapshot.h"
 #include "engine/plan/report/plan_html.h"
 #include "engine/plan/report/step_report.h"
 #include "engine/plan/search/search.h"
@@ -214,8 +213,7 @@ absl::Status WriteFiles(const PlanFlags& flags, const ResolvedJob& resolved, con
     if (status.ok() && !path.empty()) status = WriteOutput(path, contents());
   };
   write(flags.html, [&] { return PlanHtml(job, plan, seconds, changes); });
-  write(flags.memory_snapshot,
-        [&] { return MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes); });
+  write(flags.memory_snapshot, [&] { return MemorySnapshot(plan); });
   return status;
 }
 

@@ -1,7 +1,7 @@
 #include "tools/plan_flags.h"
 
 #include "absl/strings/str_join.h"
-#include "engine/plan/config/fields.h"
+#include "engine/api/job.h"
 #include "engine/plan/planner/fit.h"
 #include "engine/plan/search/search.h"
 #include "engine/plan/time/profile.h"

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,12 +21,6 @@
 #include "engine/api/job_processes.h"
 #include "engine/api/plan_text.h"
 #include "engine/api/trainer.h"
-#include "engine/cluster/launch/joined_processes.h"
-#include "engine/cluster/launch/process_place.h"
-#include "engine/cluster/processes/job_run.h"
-#include "engine/plan/config/fields.h"
-#include "engine/plan/report/memory_snapshot.h"
-#include "engine/run/train/run.h"
 #include "engine/strings/messages.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
@@ -174,7 +169,7 @@ int End(JobProcesses& processes, const absl::Status& result, int exit_code) {
 
 absl::StatusOr<std::unique_ptr<JobProcesses>> Join(const Job& job) {
   // The process that stops waiting for the others has no name for itself any more.
-  const absl::StatusOr<ProcessPlace> place = FindProcessPlace(EnvironmentVariables());
+  const absl::StatusOr<LaunchedProcess> place = FindLaunchedProcess();
   const std::string process = place.ok() ? absl::StrCat("process ", place->process) : "";
   return JobProcesses::Join(
       job, {.end_process =
@@ -207,7 +202,7 @@ int CheckJob(const Flags& flags) {
   if (flags.overwrite || !flags.resume.empty() || !flags.trace.path.empty()) {
     return FailUsage("--verify trains nothing; leave out --resume, --overwrite and --trace");
   }
-  const absl::StatusOr<ProcessPlace> place = FindProcessPlace(EnvironmentVariables());
+  const absl::StatusOr<LaunchedProcess> place = FindLaunchedProcess();
   if (!place.ok()) return FailUsage(place.status().message());
   if (place->processes > 1) {
     return FailUsage(absl::StrCat("--verify checks a job in one process, and ", place->launcher, " started ",
@@ -225,19 +220,10 @@ absl::Status Show(const Flags& flags, JobRun& run) {
   Print(run.PlanText());
   if (flags.dump_program) Print(ProgramText(trainer.job(), plan));
   if (!flags.memory_snapshot.empty()) {
-    SHALE_RETURN_IF_ERROR(WriteOutput(flags.memory_snapshot,
-                                      MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes)));
+    SHALE_RETURN_IF_ERROR(WriteOutput(flags.memory_snapshot, MemorySnapshot(plan)));
   }
   run.PrintBeginning(flags.grace_seconds);
   return absl::OkStatus();
-}
-
-void PrintTrace(const Flags& flags, JobRun& run) {
-  if (const std::string table = run.trainer().trace().Table(); !table.empty()) {
-    Print(absl::StrCat(table, "trace: ", run.trace_path()));
-  } else if (!run.trace_path().empty()) {
-    Print(absl::StrCat("no trace: the run had no step ", flags.trace.first_step));
-  }
 }
 
 ResumeOptions ResumeOf(const Flags& flags) {
@@ -247,10 +233,11 @@ ResumeOptions ResumeOf(const Flags& flags) {
   return {.from = ResumeFrom::kPath, .path = flags.resume};
 }
 
+using PrintLine = std::function<void(absl::string_view)>;
+
 // Says how the run has ended. Returns the exit code.
-int SayEnd(JobRun& run, const JobProcesses& processes, const PrintLine& print) {
-  const Trainer& trainer = run.trainer();
-  const std::string& folder = run.job().telemetry.run_folder;
+int SayEnd(const Trainer& trainer, const JobProcesses& processes, const PrintLine& print) {
+  const std::string& folder = trainer.job().telemetry.run_folder;
   const std::string steps = absl::StrCat(WithCommas(trainer.steps_done()), " of ", WithCommas(trainer.total_steps()));
   if (const std::string why = trainer.ended_early(); !why.empty()) {
     print(absl::StrCat("ended early, after step ", steps, ": ", why, " (checkpoint.patience); the run is in ", folder));
@@ -308,9 +295,8 @@ int Train(const Flags& flags) {
   g_trainer = &(*run)->trainer();
   status = (*run)->Run();
   g_trainer = nullptr;
-  if (processes.leads()) PrintTrace(flags, **run);
   if (const int exit_code = End(processes, status, kExitFailed); exit_code != kExitOk) return exit_code;
-  return SayEnd(**run, processes, print);
+  return SayEnd((*run)->trainer(), processes, print);
 }
 
 }  // namespace

@@ -7,8 +7,11 @@
 //   return processes->End(trainer.ok() ? (*trainer)->Run({}) : trainer.status());
 //
 // A process that no launcher started is alone: it holds all ranks as threads, and the same lines train the same job.
+//
+// JobRun: a run of the job in a run folder, with the records and the lines for people that tools/train has.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,14 +20,29 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/text_progress.h"
 #include "engine/api/trainer.h"
 #include "engine/api/trainer_options.h"
 #include "engine/plan/config/job.h"
+#include "engine/plan/planner/variant.h"
 #include "engine/run/runtime/backend.h"
 
 namespace shale {
 
 class JoinedProcesses;
+class RunInFolder;
+
+// What the launcher of this process says of it. Alone, it is process 0 of 1, and no launcher has a name.
+struct LaunchedProcess {
+  std::string launcher;  // For messages: "torchrun", "Open MPI".
+  int process = 0;       // From 0 to processes - 1.
+  int processes = 1;
+};
+// Reads the environment, and joins nothing. Returns InvalidArgument if variables of launchers are wrong.
+absl::StatusOr<LaunchedProcess> FindLaunchedProcess();
+
+// Returns whether all processes of the job have this error, so that one of them can speak for all.
+bool IsAgreed(const absl::Status& error);
 
 // Writes an error into the file that torchrun names in TORCHELASTIC_ERROR_FILE, if it does, so that torchrun reports
 // the error as that of this process. JobProcesses does so itself. Does nothing if the file cannot be written.
@@ -78,8 +96,14 @@ class JobProcesses {
   // Returns whether the job failed because of another process.
   bool failed_elsewhere() const;
 
-  // The four steps of CreateTrainer, for a caller that does more in between. All processes must call them, in this
-  // order.
+ private:
+  friend class RunInFolder;  // Does more between the four steps of CreateTrainer.
+  struct Watch;
+  JobProcesses(std::unique_ptr<JoinedProcesses> joined, JobProcessesOptions options);
+  void WatchOthers();
+  void SetTrainer(Trainer* trainer);
+
+  // The four steps of CreateTrainer. All processes must call them, in this order.
   //
   // Checks that all have the same job, as far as can be said before it is planned.
   absl::Status CheckSame(const Job& job);
@@ -90,18 +114,49 @@ class JobProcesses {
   absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job);
   // Creates the trainer, with `options.backend`. A failure of the job in another process aborts it from then on.
   absl::StatusOr<std::unique_ptr<Trainer>> CreateWatched(const Job& job, const TrainerOptions& options);
-  JoinedProcesses& joined() { return *joined_; }
-
- private:
-  struct Watch;
-  JobProcesses(std::unique_ptr<JoinedProcesses> joined, JobProcessesOptions options);
-  void WatchOthers();
-  void SetTrainer(Trainer* trainer);
 
   const std::unique_ptr<JoinedProcesses> joined_;
   const JobProcessesOptions options_;
   const std::shared_ptr<Watch> watch_;
   bool ended_ = false;
+};
+
+struct JobRunOptions {
+  ResumeOptions resume;
+  TraceOptions trace;                                 // `path` gets the trace of all processes.
+  std::function<void(absl::string_view line)> print;  // Prints a line for people. Only process 0 calls it.
+  TextProgress text_progress;                         // Of process 0.
+  JobWith job_with = {};                              // As in TrainerOptions.
+};
+
+// A run of a job in its run folder (telemetry.run_folder): with the records and checkpoints that tools read there, the
+// sinks of the job, and lines for people.
+//
+//   created --Run--> the run has ended
+//
+// Create decides everything and allocates, but changes no file of a former run, so that a program can show the plan,
+// and refuse, before Run begins. Used by one thread. All processes of the job make the same calls.
+class JobRun {
+ public:
+  // Claims the run folder in process 0, decides there what depends on the folder or on this machine, and creates
+  // backend and trainer. Borrows the processes. Returns errors that are those of all processes (IsAgreed), of the job,
+  // and of Trainer::Create.
+  static absl::StatusOr<std::unique_ptr<JobRun>> Create(JobProcesses& processes, const Job& job,
+                                                        const JobRunOptions& options);
+  ~JobRun();
+
+  Trainer& trainer();
+  // Returns the plan as the run folder records it: with what this process takes outside of the arenas.
+  std::string PlanText() const;
+  // Prints what the run begins with: the measured peak, the checkpoint or what the files of the model ask for, and
+  // warnings about saves, for a process that has `grace_seconds` after a signal. Call it in process 0.
+  void PrintBeginning(int64_t grace_seconds) const;
+  // Writes the records of the run, trains to the end, collects the traces of all processes, and prints their tables.
+  absl::Status Run();
+
+ private:
+  explicit JobRun(std::unique_ptr<RunInFolder> run);
+  const std::unique_ptr<RunInFolder> run_;
 };
 
 }  // namespace shale

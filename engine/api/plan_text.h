@@ -20,6 +20,21 @@ std::string PlanText(const Job& job, const JobPlan& plan);
 // the text also says what each captured graph does. It ends in a newline.
 std::string ProgramText(const Job& job, const JobPlan& plan);
 
+// Returns the plan of a step for PyTorch's viewer of memory snapshots (https://pytorch.org/memory_viz): a pickle with
+// the contents of torch.cuda.memory._snapshot(). It has one segment, which is the arena of one rank from address 0 on,
+// and the history of one step. The history begins with the allocation of the arena and of the persistent buffers. Every
+// transient buffer of the arena is allocated at its planned address before the first instruction that needs it (alloc),
+// and freed after the last one (free_requested, free_completed). A loop is shown for its first iteration and, if it
+// repeats, once more for its last.
+//
+// The frames of an event are the buffer and the instruction, innermost first. The viewer shows them like this:
+//
+//   blocks.3.ffn.gate_up:118:activations kept         name, BufferId and category
+//   blocks.3:57:MatMul, forward, compute stream       unit, InstructionId, and what the instruction is
+//
+// The largest sum of live sizes is MemoryPlan::lower_bound_bytes. Memory outside the arena is not shown.
+std::string MemorySnapshot(const JobPlan& plan);
+
 // How much of the training program is written. Each value includes what those before it write.
 enum class PlanDetail {
   kSummary,       // Nothing: some kilobytes in all.

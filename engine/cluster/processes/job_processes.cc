@@ -64,6 +64,11 @@ absl::Status DecideThreads(JoinedProcesses& joined, Job& job) {
 
 }  // namespace
 
+absl::StatusOr<LaunchedProcess> FindLaunchedProcess() {
+  SHALE_ASSIGN_OR_RETURN(const ProcessPlace place, FindProcessPlace(EnvironmentVariables()));
+  return LaunchedProcess{.launcher = place.launcher, .process = place.process, .processes = place.processes};
+}
+
 void WriteErrorFile(const absl::Status& error) {
   const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr || *path == 0) return;

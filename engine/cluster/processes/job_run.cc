@@ -61,7 +61,7 @@ absl::Status AppendRestart(const Variables& variables, int64_t step, RunFolder& 
 
 }  // namespace
 
-JobRun::JobRun(JobProcesses& processes, const Job& job, const JobRunOptions& options)
+RunInFolder::RunInFolder(JobProcesses& processes, const Job& job, const JobRunOptions& options)
     : processes_(processes),
       job_(job),
       trace_of_all_(options.trace.path),
@@ -78,30 +78,31 @@ JobRun::JobRun(JobProcesses& processes, const Job& job, const JobRunOptions& opt
   }
 }
 
-void JobRun::Print(absl::string_view line) const {
+void RunInFolder::Print(absl::string_view line) const {
   if (processes_.leads()) print_(line);
 }
 
-absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(JobProcesses& processes, const Job& job,
-                                                       const JobRunOptions& options) {
-  std::unique_ptr<JobRun> run(new JobRun(processes, job, options));
+absl::StatusOr<std::unique_ptr<RunInFolder>> RunInFolder::Create(JobProcesses& processes, const Job& job,
+                                                                 const JobRunOptions& options) {
+  std::unique_ptr<RunInFolder> run(new RunInFolder(processes, job, options));
   SHALE_RETURN_IF_ERROR(run->Decide(options.resume));
   SHALE_ASSIGN_OR_RETURN(run->backend_, processes.CreateBackend(run->job_));
   run->options_.backend = run->backend_.get();
-  SHALE_RETURN_IF_ERROR(DecidePeakFlops(processes, *run->backend_, run->job_, run->options_, run->measured_));
+  SHALE_RETURN_IF_ERROR(DecidePeakFlops(processes, *run->backend_, run->job_, processes.joined_->ranks_on_host(),
+                                        run->options_, run->measured_));
   if (processes.leads()) run->FindMachine();
   SHALE_ASSIGN_OR_RETURN(run->trainer_, processes.CreateWatched(run->job_, run->options_));
   return run;
 }
 
-void JobRun::FindMachine() {
+void RunInFolder::FindMachine() {
   std::string damage;
   machine_ = OwnProfile(backend_->device_name(), &damage);
   options_.machine = machine_.get();
   if (!damage.empty()) Print(absl::StrCat("no prediction of a step's seconds: ", damage));
 }
 
-absl::Status JobRun::Decide(const ResumeOptions& resume) {
+absl::Status RunInFolder::Decide(const ResumeOptions& resume) {
   SHALE_RETURN_IF_ERROR(processes_.CheckSame(job_));
   const auto decide = [&]() -> absl::StatusOr<std::string> {
     SHALE_RETURN_IF_ERROR(CheckRunFolderPath(job_.telemetry.run_folder));
@@ -118,11 +119,11 @@ absl::Status JobRun::Decide(const ResumeOptions& resume) {
   SHALE_ASSIGN_OR_RETURN(const std::string text, processes_.InProcessZero(decide));
   SHALE_RETURN_IF_ERROR(TakeDecision(text));
   options_.checkpoint_folder = RunCheckpointsPath(job_.telemetry.run_folder);
-  SHALE_RETURN_IF_ERROR(processes_.joined().CheckShared(RunFolder::ProbePath(job_.telemetry.run_folder)));
+  SHALE_RETURN_IF_ERROR(processes_.joined_->CheckShared(RunFolder::ProbePath(job_.telemetry.run_folder)));
   return processes_.Prepare(job_, options_);
 }
 
-absl::Status JobRun::TakeDecision(const std::string& text) {
+absl::Status RunInFolder::TakeDecision(const std::string& text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '\n');
   int cpu_matmuls = 0, accumulation = 0;
   if (parts.size() != 5 || !absl::SimpleAtoi(parts[0], &cpu_matmuls) || !absl::SimpleAtoi(parts[4], &accumulation)) {
@@ -141,7 +142,7 @@ absl::Status JobRun::TakeDecision(const std::string& text) {
   return absl::OkStatus();
 }
 
-std::string JobRun::PlanText() const {
+std::string RunInFolder::PlanText() const {
   std::string devices = trainer_->devices().description;
   if (!devices.empty()) devices += '\n';
   if (!matmuls_line_.empty()) devices += matmuls_line_ + '\n';
@@ -150,7 +151,7 @@ std::string JobRun::PlanText() const {
                       " of this process, as measured: code, libraries, data buffers\n", devices);
 }
 
-void JobRun::PrintBeginning(int64_t grace_seconds) const {
+void RunInFolder::PrintBeginning(int64_t grace_seconds) const {
   if (!measured_.empty()) {
     Print(absl::StrCat("peak of a rank  ", FormatFlops(options_.peak_flops), "/s, measured ", measured_,
                        " (telemetry.peak_flops)"));
@@ -169,13 +170,13 @@ void JobRun::PrintBeginning(int64_t grace_seconds) const {
   }
   const JobPlan& plan = trainer_->plan();
   for (const std::string& warning :
-       {SlowSaveWarning(plan, *folder_, processes_.joined().ranks_on_host(), grace_seconds),
+       {SlowSaveWarning(plan, *folder_, processes_.joined_->ranks_on_host(), grace_seconds),
         DiskSpaceWarning(plan, job_.checkpoint, *folder_)}) {
     if (!warning.empty()) Print(warning);
   }
 }
 
-absl::Status JobRun::Run() {
+absl::Status RunInFolder::Run() {
   absl::Status status = processes_
                             .InProcessZero([&]() -> absl::StatusOr<std::string> {
                               SHALE_RETURN_IF_ERROR(BeginFolder());
@@ -185,10 +186,20 @@ absl::Status JobRun::Run() {
   if (status.ok()) status = folder_ != nullptr ? TrainToEnd(*trainer_, *folder_, print_) : trainer_->Run({});
   if (options_.machine != nullptr) Print(trainer_->devices().step_time);
   for (const std::string& line : sinks_.Close()) Print(line);
-  return status.ok() ? JoinTraces() : status;
+  if (status.ok()) status = JoinTraces();
+  if (processes_.leads()) PrintTrace();
+  return status;
 }
 
-absl::Status JobRun::BeginFolder() {
+void RunInFolder::PrintTrace() const {
+  if (const std::string table = trainer_->trace().Table(); !table.empty()) {
+    Print(absl::StrCat(table, "trace: ", options_.trace.path));
+  } else if (!options_.trace.path.empty()) {
+    Print(absl::StrCat("no trace: the run had no step ", options_.trace.first_step));
+  }
+}
+
+absl::Status RunInFolder::BeginFolder() {
   const Resumed& resumed = trainer_->resumed();
   const std::string plan_text = PlanText();
   const std::string job_text = RecordedJob(trainer_->job(), options_.peak_flops, measured_);
@@ -203,10 +214,10 @@ absl::Status JobRun::BeginFolder() {
   return sinks_.Open(folder_->path());
 }
 
-absl::Status JobRun::JoinTraces() const {
+absl::Status RunInFolder::JoinTraces() const {
   constexpr int64_t kMostBytes = int64_t{4} << 30;
   if (processes_.alone() || trace_of_all_.empty()) return absl::OkStatus();
-  SHALE_RETURN_IF_ERROR(processes_.joined().control().Barrier(ControlChannel::kSteps));  // All have written theirs.
+  SHALE_RETURN_IF_ERROR(options_.control->Barrier(ControlChannel::kSteps));  // All have written theirs.
   if (!processes_.leads() || trainer_->trace().Table().empty()) return absl::OkStatus();
   std::vector<std::string> traces(processes_.processes());
   for (int process = 0; process < processes_.processes(); ++process) {
@@ -216,5 +227,19 @@ absl::Status JobRun::JoinTraces() const {
   }
   return WriteFileDurably(trace_of_all_, MergeChromeJson(traces));
 }
+
+JobRun::JobRun(std::unique_ptr<RunInFolder> run) : run_(std::move(run)) {}
+JobRun::~JobRun() = default;
+
+absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(JobProcesses& processes, const Job& job,
+                                                       const JobRunOptions& options) {
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<RunInFolder> run, RunInFolder::Create(processes, job, options));
+  return std::unique_ptr<JobRun>(new JobRun(std::move(run)));
+}
+
+Trainer& JobRun::trainer() { return run_->trainer(); }
+std::string JobRun::PlanText() const { return run_->PlanText(); }
+void JobRun::PrintBeginning(int64_t grace_seconds) const { run_->PrintBeginning(grace_seconds); }
+absl::Status JobRun::Run() { return run_->Run(); }
 
 }  // namespace shale

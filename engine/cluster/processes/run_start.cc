@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
-#include "engine/cluster/launch/joined_processes.h"
 #include "engine/files/checkpoint/manifest.h"
 #include "engine/files/checkpoint/store.h"
 #include "engine/files/io/file.h"
@@ -109,16 +108,17 @@ void KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& jo
   if (open_accumulation && divided_alike) job.sharding.accumulation = former->sharding.accumulation;
 }
 
-absl::Status DecidePeakFlops(JobProcesses& processes, const Backend& backend, const Job& job, TrainerOptions& options,
-                             std::string& measured) {
+absl::Status DecidePeakFlops(JobProcesses& processes, const Backend& backend, const Job& job, int64_t ranks_on_host,
+                             TrainerOptions& options, std::string& measured) {
   if (job.telemetry.peak_flops_measured.empty()) options.peak_flops = job.telemetry.peak_flops;
   if (options.peak_flops != 0) return absl::OkStatus();
   const auto measure = [&]() -> absl::StatusOr<std::string> {
     const DType dtype = DTypeOf(job.precision.compute);
     if (backend.NominalPeakFlops(dtype) == 0) measured = TimeNow();
-    const int64_t ranks = processes.joined().ranks_on_host();
-    SHALE_ASSIGN_OR_RETURN(options.peak_flops, PeakFlops(backend, dtype, ranks));
-    if (job.precision.matmuls == MatMulPrecision::kFloat8) options.peak_flops_fp8 = Float8PeakFlops(backend, ranks);
+    SHALE_ASSIGN_OR_RETURN(options.peak_flops, PeakFlops(backend, dtype, ranks_on_host));
+    if (job.precision.matmuls == MatMulPrecision::kFloat8) {
+      options.peak_flops_fp8 = Float8PeakFlops(backend, ranks_on_host);
+    }
     return "";
   };
   return processes.InProcessZero(measure).status();

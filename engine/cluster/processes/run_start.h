@@ -37,9 +37,10 @@ std::string HfFolderOfRun(const RunFolder& folder, const ResumeOptions& resume);
 void KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& job);
 
 // Decides what MFU compares with, and sets it in `options`. If it has to be measured, does so in process 0, which
-// reports it, and sets `measured` to the time there. A peak that a former run measured counts as none.
-absl::Status DecidePeakFlops(JobProcesses& processes, const Backend& backend, const Job& job, TrainerOptions& options,
-                             std::string& measured);
+// reports it, for a host with `ranks_on_host` ranks, and sets `measured` to the time there. A peak that a former run
+// measured counts as none.
+absl::Status DecidePeakFlops(JobProcesses& processes, const Backend& backend, const Job& job, int64_t ranks_on_host,
+                             TrainerOptions& options, std::string& measured);
 
 // Returns the text of the resolved job as a run folder records it: with the peak, if that was measured, and the time.
 std::string RecordedJob(Job job, double peak_flops, const std::string& measured);

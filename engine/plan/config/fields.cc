@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "engine/api/job.h"
 #include "engine/plan/config/errors.h"
 #include "engine/strings/printing.h"
 #include "proto/job.pb.h"

@@ -1,13 +1,13 @@
 // What the files in proto/job say of each field of a job: its comment, and the facts in its options
 // (proto/field.proto).
 //
-// FieldHelp and FieldsPages explain the fields to people: for --help of the tools, and for the manual.
+// FieldHelp (engine/api/job.h) and FieldsPages explain the fields to people: for --help of the tools, and for the
+// manual.
 #pragma once
 
 #include <map>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
@@ -38,12 +38,6 @@ std::string ValueText(const google::protobuf::Message& message, const google::pr
 
 // Returns whether `message` gives the field, a list with at least one element.
 bool Gives(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
-
-// Returns the explanation of what is at the path `topic`, in lines of at most `columns` columns: of a section such as
-// "batch", its fields with values, default and the first sentence of each; of a field such as "sharding.strategy",
-// all that there is to say; of "job", the sections. Returns InvalidArgument with a suggestion if a job has no such
-// field. Any thread may call it.
-absl::StatusOr<std::string> FieldHelp(absl::string_view topic, size_t columns = 100);
 
 // Returns the pages of the manual with all fields, in Markdown, by their names: fields.md and fields_of_runs.md.
 std::map<std::string, std::string> FieldsPages();

@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/plan_text.h"
+#include "engine/compile/memory/plan.h"
 #include "engine/compile/program/live_bytes.h"
+#include "engine/compile/program/program.h"
 
 namespace shale {
 namespace {
@@ -258,8 +261,8 @@ void PickleWriter::Recall(uint32_t number) {
 
 std::string PickleWriter::Finish() { return std::move(bytes_ += kStop); }
 
-std::string MemorySnapshot(const StepProgram& program, const MemoryPlan& plan, int64_t arena_bytes) {
-  return SnapshotWriter(program, plan, arena_bytes).Write();
+std::string MemorySnapshot(const JobPlan& plan) {
+  return SnapshotWriter(plan.train.step.program, plan.train.memory, plan.arena_bytes).Write();
 }
 
 }  // namespace shale

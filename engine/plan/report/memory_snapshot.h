@@ -1,6 +1,5 @@
-// Writes a memory plan for PyTorch's viewer of memory snapshots (https://pytorch.org/memory_viz).
-//
-// PickleWriter writes Python pickles of dicts, lists, texts and integers, in protocol 2, which the viewer reads.
+// PickleWriter writes Python pickles of dicts, lists, texts and integers, in protocol 2, as PyTorch's viewer of memory
+// snapshots reads them (MemorySnapshot in engine/api/plan_text.h).
 #pragma once
 
 #include <cstdint>
@@ -10,8 +9,6 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "engine/compile/memory/plan.h"
-#include "engine/compile/program/program.h"
 
 namespace shale {
 
@@ -57,20 +54,5 @@ class PickleWriter {
   std::map<std::string, uint32_t, std::less<>> texts_;
   uint32_t remembered_ = 0;
 };
-
-// Returns a pickle with the contents of torch.cuda.memory._snapshot(): one segment, which is the arena of one rank from
-// address 0 on, and the history of one step. The history begins with the allocation of the arena and of the persistent
-// buffers. Every transient buffer of the arena is allocated at its planned address before the first instruction that
-// needs it (alloc), and freed after the last one (free_requested, free_completed). A loop is shown for its first
-// iteration and, if it repeats, once more for its last.
-//
-// The frames of an event are the buffer and the instruction, innermost first. The viewer shows them like this:
-//
-//   blocks.3.ffn.gate_up:118:activations kept         name, BufferId and category
-//   blocks.3:57:MatMul, forward, compute stream       unit, InstructionId, and what the instruction is
-//
-// The largest sum of live sizes is MemoryPlan::lower_bound_bytes. Memory outside the arena is not shown. REQUIRES:
-// `plan` is the plan of `program`, and `arena_bytes` is at least its peak.
-std::string MemorySnapshot(const StepProgram& program, const MemoryPlan& plan, int64_t arena_bytes);
 
 }  // namespace shale
