@@ -31,36 +31,6 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// Leaves out the fields of messages in lists, if `in_lists` is not set.
-void CollectFields(const Descriptor& type, const std::string& prefix, bool in_lists, std::vector<std::string>& paths) {
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor& field = *type.field(i);
-    const std::string path = prefix + field.name();
-    if (field.message_type() == nullptr) {
-      paths.push_back(path);
-    } else if (in_lists || !field.is_repeated()) {
-      CollectFields(*field.message_type(), path + ".", in_lists, paths);
-    }
-  }
-}
-
-// Returns the paths of all fields that hold a value.
-std::vector<std::string> AllFields(bool in_lists = false) {
-  std::vector<std::string> paths;
-  CollectFields(*proto::Job::descriptor(), "", in_lists, paths);
-  return paths;
-}
-
-// Returns kDecoderJob with the values ("path=value") set and unchecked.
-proto::Job SpecWith(const std::vector<std::string>& values) {
-  proto::Job spec;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(kDecoderJob, &spec));
-  SpecErrors errors("test");
-  ApplyOverrides(values, &spec, &errors);
-  EXPECT_TRUE(errors.empty()) << errors.ToStatus();
-  return spec;
-}
-
 std::string ValueAt(const Message& job, const std::string& path) {
   const Message* message = &job;
   const std::vector<std::string> names = absl::StrSplit(path, '.');
@@ -113,29 +83,6 @@ TEST(Fields, WhatAJobGivesComesBack) {
     EXPECT_EQ(ValueAt(back, path), ValueAt(spec, path)) << path << "=" << value;
     EXPECT_NE(ValueAt(back, path), ValueAt(usual, path)) << path << "=" << value;
   }
-}
-
-TEST(Fields, GivingTheDefaultChangesNothing) {
-  int defaults = 0;
-  for (const std::string& path : AllFields()) {
-    const proto::FieldFacts& facts = FactsOf(*FindField(path));
-    EXPECT_FALSE(!facts.default_().empty() && (!facts.defaults_to().empty() || facts.required())) << path;
-    if (facts.default_().empty()) continue;
-    ++defaults;
-    // Chooses the kind of model that the field belongs to, and what the field goes with.
-    std::vector<std::string> values;
-    if (path.find(".mlp.") != std::string::npos) values.push_back("model.mlp={}");
-    if (path.find(".custom.") != std::string::npos) values.push_back("model.custom={}");
-    if (path.find(".adapter.") != std::string::npos) values.push_back("model.adapter={}");
-    if (path.find(".rope_scaling.") != std::string::npos) values.push_back("model.decoder.rope_scaling={}");
-    for (const proto::Condition& condition : facts.only_with()) {
-      if (!condition.values().empty()) values.push_back(condition.field() + "=" + condition.values(0));
-    }
-    const Job left_out = JobFromSpec(SpecWith(values));
-    values.push_back(path + "=" + facts.default_());
-    EXPECT_EQ(JobFromSpec(SpecWith(values)), left_out) << values.back();
-  }
-  EXPECT_GT(defaults, 60);
 }
 
 TEST(Fields, HaveACommentAndADefaultUnlessTheyAreRequired) {

@@ -6,8 +6,12 @@
 
 #include "absl/status/statusor.h"
 #include "engine/api/job.h"
+#include "engine/plan/config/errors.h"
+#include "engine/plan/config/spec_text.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "proto/job.pb.h"
 
 namespace shale {
 
@@ -86,6 +90,37 @@ inline std::string FieldNames(const google::protobuf::Descriptor& type) {
   std::string names;
   for (int i = 0; i < type.field_count(); ++i) names += (i > 0 ? ", " : "") + type.field(i)->name();
   return names;
+}
+
+// Adds the paths of the fields of a message that hold a value to `paths`.
+inline void CollectFields(const google::protobuf::Descriptor& type, const std::string& prefix, bool in_lists,
+                          std::vector<std::string>& paths) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *type.field(i);
+    const std::string path = prefix + field.name();
+    if (field.message_type() == nullptr) {
+      paths.push_back(path);
+    } else if (in_lists || !field.is_repeated()) {
+      CollectFields(*field.message_type(), path + ".", in_lists, paths);
+    }
+  }
+}
+
+// Returns the paths of all fields that hold a value, of messages in lists only if `in_lists` is set.
+inline std::vector<std::string> AllFields(bool in_lists = false) {
+  std::vector<std::string> paths;
+  CollectFields(*proto::Job::descriptor(), "", in_lists, paths);
+  return paths;
+}
+
+// Returns kDecoderJob with the values ("path=value") set and unchecked.
+inline proto::Job SpecWith(const std::vector<std::string>& values) {
+  proto::Job spec;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(kDecoderJob, &spec));
+  SpecErrors errors("test");
+  ApplyOverrides(values, &spec, &errors);
+  EXPECT_TRUE(errors.empty()) << errors.ToStatus();
+  return spec;
 }
 
 inline std::string ErrorOf(const absl::Status& status) { return std::string(status.message()); }
