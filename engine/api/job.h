@@ -116,9 +116,6 @@ absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t seque
 // field. Any thread may call it.
 absl::StatusOr<std::string> FieldHelp(absl::string_view topic, size_t columns = 100);
 
-// The first line of ResolvedJobText.
-inline constexpr char kResolvedJobHead[] = "# The job as it runs: every default is written out.\n";
-
 // Returns the job as textproto, with every default written out and numbers exact to the last bit.
 // ParseJobText(ResolvedJobText(job)) returns an equal job if the job is valid. Leaves out values that are still
 // undecided: a vocabulary that depends on the data, a budget that depends on the machine.

@@ -1,4 +1,4 @@
-// Models: their parameters, and a model that a program brings.
+// Models: their parameters, the weights of their targets, and a model that a program brings.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,16 @@ enum class Storage : uint8_t {
 
 // Returns the name of the form in job files.
 absl::string_view ToString(Storage storage);
+
+// Whether targets have weights, and what the weighted loss is divided by.
+//
+// The loss of a step is a sum over the targets of its global batch, divided by a number that all ranks share. The order
+// is that of DataSpec.TargetWeights in proto/job/data.proto.
+enum class TargetWeights {
+  kNone,         // Every target counts once: sum of losses / number of targets.
+  kOverTokens,   // Sum of weight x loss / number of targets. Targets of weight 0 count in that number.
+  kOverWeights,  // Sum of weight x loss / sum of |weight|.
+};
 
 // How a parameter is initialized.
 struct Initializer {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "engine/compile/graph/target_weights.h"
+#include "engine/api/model.h"
 #include "engine/compile/model/config.h"
 #include "tests/engine/job_harness.h"
 

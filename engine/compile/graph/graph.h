@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "engine/api/model.h"
-#include "engine/compile/graph/target_weights.h"
 #include "engine/compile/program/step_item.h"
 #include "kernels/op.h"
 

@@ -9,7 +9,7 @@
 #include "engine/compile/memory/checked_bytes.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/issues.h"
-#include "engine/compile/program/structure.h"
+#include "engine/compile/program/program.h"
 #include "kernels/op.h"
 
 namespace shale {

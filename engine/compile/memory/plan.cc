@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/compile/memory/packing.h"
-#include "engine/compile/program/structure.h"
+#include "engine/compile/program/program.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 

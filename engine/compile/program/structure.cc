@@ -1,7 +1,6 @@
-#include "engine/compile/program/structure.h"
-
 #include "absl/strings/str_cat.h"
 #include "engine/compile/program/issues.h"
+#include "engine/compile/program/program.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -155,7 +155,7 @@ std::optional<StepProgram> WithAmpleScratch(const StepProgram& program, const Op
 // for the visit in which the segment's first block runs forward again.
 //
 // Keeps the order of all instructions. REQUIRES: waits are not derived yet, and CheckStructure accepts the
-// program (engine/compile/program/structure.h).
+// program (engine/compile/program/program.h).
 //
 // Returns the error of `limits`, which it looks at buffer by buffer, if the work must end. `program` is then
 // incomplete.
@@ -169,7 +169,7 @@ absl::Status OffloadActivations(StepProgram& program, const std::vector<std::str
 // micro-batch, or if it is held for a later instruction (Buffer::held_until).
 //
 // Keeps all instructions, their order and all other buffers. The second buffer stays in the list, but no instruction
-// uses it and it takes no bytes. REQUIRES: CheckStructure accepts the program (engine/compile/program/structure.h).
+// uses it and it takes no bytes. REQUIRES: CheckStructure accepts the program (engine/compile/program/program.h).
 void WorkInPlace(StepProgram& program);
 
 }  // namespace shale

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/files/data/guarded.h"
 #include "engine/files/data/sample_parts.h"
 #include "engine/files/data/sample_sources.h"
 #include "kernels/check.h"

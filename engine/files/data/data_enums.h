@@ -69,4 +69,16 @@ enum class Splits {
   kTogether,  // All, whatever split their names say.
 };
 
+// Which files of a folder are data (ListDataFiles in engine/files/data/data_files.h).
+struct DataFilesOptions {
+  // What the files must be. kByContent: text, rows or tokens, but one of these in a folder. kText and kJsonLines: the
+  // files are read as such, whatever their content is.
+  DataFormat format = DataFormat::kByContent;
+  Splits splits = Splits::kByName;
+  // Whether the data is for evaluation. If the files of a folder name splits, takes validation or test, not train.
+  bool for_evaluation = false;
+  // Whether a file named *.list is a list of files and folders, one in a line, relative to the folder of the list.
+  bool lists = false;
+};
+
 }  // namespace shale

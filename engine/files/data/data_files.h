@@ -10,17 +10,6 @@
 
 namespace shale {
 
-struct DataFilesOptions {
-  // What the files must be. kByContent: text, rows or tokens, but one of these in a folder. kText and kJsonLines: the
-  // files are read as such, whatever their content is.
-  DataFormat format = DataFormat::kByContent;
-  Splits splits = Splits::kByName;
-  // Whether the data is for evaluation. If the files of a folder name splits, takes validation or test, not train.
-  bool for_evaluation = false;
-  // Whether a file named *.list is a list of files and folders, one in a line, relative to the folder of the list.
-  bool lists = false;
-};
-
 struct DataFile {
   std::string path;
   Content content;

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/data_source.h"
-#include "engine/files/data/guarded.h"
 #include "engine/files/data/sample_parts.h"
 #include "kernels/check.h"
 

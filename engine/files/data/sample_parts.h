@@ -1,11 +1,17 @@
 // The parts of a sample, and what follows from what they are. A new part is a member of SampleParts and PulledSample
 // (engine/api/data_source.h) and a row in ForEachPart. Programs in C and Python also see their own member of it
 // (shale_sample in engine/c/shale.h, tools/python/shale/_c.py).
+//
+// Guarded: calls what a program brings to read samples, which may throw.
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/api/data_source.h"
@@ -65,6 +71,21 @@ inline SampleParts Piece(const SampleParts& all, int64_t index, int64_t count) {
     piece.*part.span = elements.subspan(index * size, size);
   });
   return piece;
+}
+
+// Returns call(), or Unknown if it throws: "<name> threw: <reason>". Lets std::bad_alloc pass, because the caller says
+// how to free memory.
+template <class Call>
+auto Guarded(absl::string_view name, const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
+    return absl::UnknownError(absl::StrCat(name, " threw: ", e.what()));
+  } catch (...) {
+    return absl::UnknownError(absl::StrCat(name, " threw something that is no std::exception"));
+  }
 }
 
 }  // namespace shale

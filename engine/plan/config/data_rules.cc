@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/civil_time.h"
-#include "engine/plan/config/checks.h"
+#include "engine/plan/config/job_from_spec.h"
 #include "engine/strings/messages.h"
 
 namespace shale {

@@ -12,13 +12,11 @@
 #include <vector>
 
 #include "engine/api/model.h"
-#include "engine/compile/graph/target_weights.h"
 #include "engine/compile/model/config.h"
 #include "engine/compile/optimizer/optimizer.h"
 #include "engine/compile/step/options.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/files/data/data_enums.h"
-#include "engine/files/data/data_files.h"
 #include "kernels/cpu_matmuls.h"
 #include "kernels/integers.h"
 

@@ -35,6 +35,9 @@ class JobFile {
   std::shared_ptr<const Contents> contents_;
 };
 
+// The first line of ResolvedJobText.
+inline constexpr char kResolvedJobHead[] = "# The job as it runs: every default is written out.\n";
+
 // A path that a job names, and the field that names it.
 struct NamedPath {
   absl::string_view field, path;

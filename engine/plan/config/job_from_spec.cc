@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
-#include "engine/plan/config/checks.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/config/members.h"
 #include "engine/plan/config/model_spec.h"
 #include "google/protobuf/text_format.h"

@@ -17,11 +17,11 @@ namespace shale {
 
 // Returns the model that `spec` describes, with all defaults that follow from the spec filled in. Returns a default
 // model if `spec` describes none. `sequence_length` is the default of max_positions. REQUIRES: CheckFields
-// (engine/plan/config/checks.h) has checked `spec`.
+// (engine/plan/config/job_from_spec.h) has checked `spec`.
 ModelConfig ModelFromSpec(const proto::ModelSpec& spec, int64_t sequence_length);
 
 // Checks the rules about the model and reports broken ones in `errors`. `model` is the model that `spec` describes.
-// CheckRules (engine/plan/config/checks.h) calls it.
+// CheckRules (engine/plan/config/job_from_spec.h) calls it.
 void CheckModelRules(const proto::ModelSpec& spec, const ModelConfig& model, int64_t sequence_length,
                      SpecErrors* errors);
 
@@ -53,7 +53,7 @@ bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, MlpConfig& 
 bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, CustomModel& config);
 
 // Write `config` into `spec`, with every default written out, also in fields that then have no effect
-// (engine/plan/config/checks.h). Leave out values that are still undecided (a vocabulary of 0).
+// (engine/plan/config/job_from_spec.h). Leave out values that are still undecided (a vocabulary of 0).
 void WriteSpec(const DecoderConfig& config, proto::ModelSpec& spec);
 void WriteSpec(const MlpConfig& config, proto::ModelSpec& spec);
 void WriteSpec(const CustomModel& config, proto::ModelSpec& spec);
@@ -66,8 +66,8 @@ void CheckKindRules(const proto::ModelSpec& spec, const MlpConfig& config, int64
 void CheckKindRules(const proto::ModelSpec& spec, const CustomModel& config, int64_t sequence_length,
                     SpecErrors& errors);
 
-// Return the products of sizes that count activations. CheckSizes (engine/plan/config/checks.h) refuses a product above
-// 2^62.
+// Return the products of sizes that count activations. CheckSizes (engine/plan/config/job_from_spec.h) refuses a
+// product above 2^62.
 std::vector<SizeProduct> ActivationSizes(const DecoderConfig& config, const StepSizes& step);
 std::vector<SizeProduct> ActivationSizes(const MlpConfig& config, const StepSizes& step);
 std::vector<SizeProduct> ActivationSizes(const CustomModel& config, const StepSizes& step);

@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "engine/api/job.h"
 #include "engine/files/hugging_face/config.h"
-#include "engine/plan/config/checks.h"
 #include "engine/plan/config/errors.h"
 #include "engine/plan/config/fields.h"
 #include "engine/plan/config/job_files.h"

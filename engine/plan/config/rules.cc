@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/compile/step/options_enums.h"
-#include "engine/plan/config/checks.h"
 #include "engine/plan/config/fields.h"
 #include "engine/plan/config/job_from_spec.h"
 #include "engine/plan/config/model_spec.h"

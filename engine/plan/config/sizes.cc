@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "engine/plan/config/checks.h"
+#include "engine/plan/config/job_from_spec.h"
 #include "engine/plan/config/model_spec.h"
 
 namespace shale {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "engine/compile/program/structure.h"
+#include "engine/compile/program/program.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/plan_page.h"
 #include "engine/plan/report/step_report.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "engine/compile/program/structure.h"
+#include "engine/compile/program/program.h"
 #include "engine/strings/printing.h"
 
 namespace shale {

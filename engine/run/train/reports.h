@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/api/events.h"
-#include "engine/compile/graph/target_weights.h"
+#include "engine/api/model.h"
 #include "engine/run/runtime/backend.h"
 #include "engine/run/runtime/step_items.h"
 #include "kernels/dtype.h"

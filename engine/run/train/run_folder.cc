@@ -20,6 +20,7 @@
 #include "engine/files/hugging_face/folder_files.h"
 #include "engine/files/hugging_face/tensor_files.h"
 #include "engine/files/io/file.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/text/tokenizer/tokenizer_folder.h"
 #include "kernels/check.h"
 #include "nlohmann/json.hpp"

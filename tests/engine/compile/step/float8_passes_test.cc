@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/compile/program/structure.h"
+#include "engine/compile/program/program.h"
 #include "engine/compile/step/passes.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/float8.h"

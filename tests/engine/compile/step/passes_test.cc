@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/compile/program/structure.h"
+#include "engine/compile/program/program.h"
 #include "engine/compile/step/update.h"
 #include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"

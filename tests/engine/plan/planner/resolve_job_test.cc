@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/api/plan.h"
+#include "engine/files/data/data_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/plan/planner/planner_jobs.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/compile/program/structure.h"
+#include "engine/compile/program/program.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/search/search.h"
 #include "engine/strings/printing.h"

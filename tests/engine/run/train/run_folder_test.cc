@@ -15,6 +15,7 @@
 #include "engine/api/job.h"
 #include "engine/files/checkpoint/store.h"
 #include "engine/files/io/file.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/text/tokenizer/tokenizer_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
