@@ -97,6 +97,14 @@ _COMPLETING = {
     "kernels/ops/rope.h", "kernels/tensor.h",
 }
 
+# What the struct of a job, and the parser of jobs besides, include of what compiles programs and reads files.
+_JOB_INCLUDES = {
+    "engine/compile/model/config.h", "engine/compile/optimizer/optimizer.h", "engine/compile/step/options.h",
+    "engine/compile/step/options_enums.h", "engine/files/data/data_enums.h",
+}
+_PARSER_INCLUDES = {"engine/compile/model/adapter.h", "engine/files/checkpoint/safetensors.h",
+                    "engine/files/hugging_face/config.h", "engine/files/io/file.h"}
+
 
 def package(path):
     """Returns the folder of a source; of kernels/ and sharding/, the one below which more of the kind lie."""
@@ -141,6 +149,15 @@ def wrong_includes(path, text, exists):
         elif group(other) != group(own) and group(other) not in _MAY_INCLUDE[group(own)]:
             wrong.append((f"{own} -> {other}", included))
     return wrong
+
+
+def reached(starts, follow):
+    """Returns `starts`, and what is reached by going on to `follow(x)` from each x."""
+    found, rest = set(), set(starts)
+    while rest:
+        found |= rest
+        rest = {other for one in rest for other in follow(one)} - found
+    return found
 
 
 def levels(arrows):
@@ -308,6 +325,25 @@ class HouseTest(unittest.TestCase):
         arrows = {own: others for own, others in self.arrows().items() if own.startswith("engine/")}
         self.assertEqual(levels(arrows)[1], [])
         self.assertEqual(levels({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"d", "x"}}), ([["d"]], ["a", "b", "c"]))
+
+    # Programs parse jobs of strangers, and plan them, without what runs a job. So Job lies low: everything includes it.
+    def test_parsing_a_job_depends_on_little(self):
+        files = set(self.files)
+
+        def includes(path):
+            return included_files(path, self.read(path), files.__contains__) if path in files else []
+
+        def beyond(starts):
+            return {path for path in reached(starts, includes) if path.startswith(("engine/compile/", "engine/files/"))}
+
+        parser = {path for path in files if path.startswith("engine/plan/config/") and path.endswith(_SOURCES)}
+        parser.remove("engine/plan/config/job_files.cc")  # Reads what a job names.
+        self.assertEqual(beyond(["engine/plan/config/job.h"]), _JOB_INCLUDES)
+        self.assertEqual(beyond(parser), _JOB_INCLUDES | _PARSER_INCLUDES)
+        below = reached(["engine/plan/config"], self.arrows().__getitem__) - {"engine/plan/config"}
+        self.assertEqual({group(name) for name in below if name.startswith("engine/")},
+                         {"engine/compile", "engine/files", "engine/strings"})
+        self.assertFalse(below & {"engine/compile/memory", "kernels/cpu", "kernels/cuda", "kernels/reference"})
 
     def test_public_headers_include_little_else(self):
         exists = set(self.files).__contains__
