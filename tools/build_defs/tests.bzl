@@ -14,6 +14,7 @@ UNOPTIMIZED_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]
 # Packages whose tests compile steps and train: headers of the engine take a third of their compile time.
 _ENGINE_PREFIX = [
     "tests/engine",
+    "tests/engine/cuda",
     "tests/engine/run/calibrate",
     "tests/engine/run/generate",
     "tests/engine/run/train",

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "sharding/comm/nccl/nccl.h"
-#include "tests/engine/cuda_jobs.h"
+#include "tests/engine/cuda/cuda_jobs.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
 #include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tests/sharding/comm/nccl/stand_in_nccl.h"

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
-#include "tests/engine/cuda_jobs.h"
+#include "tests/engine/cuda/cuda_jobs.h"
 #include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tests/sharding/comm/folder_store.h"
 #include "tests/sharding/comm/nccl/stand_in_nccl.h"

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
-#include "tests/engine/cuda_jobs.h"
+#include "tests/engine/cuda/cuda_jobs.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
 #include "tests/kernels/cuda/host/stand_in_runtime.h"
 

@@ -21,7 +21,7 @@
 #include "kernels/cuda/backends.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/ops/attention.h"
-#include "tests/engine/cuda_jobs.h"
+#include "tests/engine/cuda/cuda_jobs.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
 #include "tests/kernels/cuda/host/stand_in_runtime.h"
 
