@@ -8,9 +8,10 @@
 //
 // Totals (loss, squared norm, and a flag: whether one of these is not finite) decide how gradients are clipped, and
 // whether an update is skipped. Gradients are usually clipped by the norm of the step (Clipping::kGlobal), so all
-// groups share one set of totals. An update in backward, where the pass UpdateInBackward moves it
-// (engine/compile/step/passes.h), cannot wait for that norm, so each flat group then has totals of its own, which are
-// summed over ranks alone. The two other clippings give each group totals of its own, too, whenever it is updated:
+// groups share one set of totals. An update in backward cannot wait for that norm: each flat group then has totals of
+// its own, which are summed over ranks by themselves. Here they stand at the end of the step, too, and the pass
+// UpdateInBackward moves each group to where its gradient is complete (engine/compile/step/passes.h). The two other
+// clippings give each group totals of its own, whenever it is updated:
 //   kPerUnit        a group is clipped by its own norm
 //   kPreviousNorm   all groups are clipped by JobState::previous_norm, the norm of the last step that skipped no group
 //
@@ -78,7 +79,7 @@ class Updater {
   void EmitSquares(GroupId group, const Tensor& total, bool accumulate);
   // Emits this rank's totals of groups that share a row.
   void EmitRow(const Tensor& totals, const std::vector<GroupId>& groups);
-  // Emits all rows, summed over ranks: together, or for updates in backward one by one.
+  // Emits all rows, summed over ranks: all at once, or for updates in backward each by itself.
   void EmitRows();
   // Emits the totals of the step: those of all rows together.
   void CombineRows();
