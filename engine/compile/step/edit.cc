@@ -14,7 +14,7 @@ ProgramEdit::ProgramEdit(StepProgram& program)
       before_(program.instructions.size()),
       after_(program.instructions.size()),
       ahead_(program.loops.size()),
-      behind_(program.loops.size()),
+      after_loop_(program.loops.size()),
       taken_(program.instructions.size(), false),
       placed_(program.buffers.size(), false) {
   for (size_t loop = 0; loop < program.loops.size(); ++loop) loop_of_.resize(program.loops[loop].end, loop);
@@ -54,9 +54,9 @@ void ProgramEdit::InsertBeforeLoop(InstructionId at, Instruction instruction) {
   ahead_[loop_of_[at]].push_back(std::move(instruction));
 }
 
-void ProgramEdit::InsertBehind(InstructionId at, Instruction instruction) {
+void ProgramEdit::InsertAfterLoop(InstructionId at, Instruction instruction) {
   inserts_ = true;
-  behind_[loop_of_[at]].push_back(std::move(instruction));
+  after_loop_[loop_of_[at]].push_back(std::move(instruction));
 }
 
 void ProgramEdit::Remove(InstructionId id) {
@@ -106,7 +106,7 @@ void ProgramEdit::OrderInstructions() {
     }
     if (next() > begin) loops.push_back({begin, next(), old.repeat});
     begin = next();
-    append(behind_[loop]);
+    append(after_loop_[loop]);
     if (next() > begin) loops.push_back({begin, next(), 1});
   }
   program_.instructions = std::move(instructions);

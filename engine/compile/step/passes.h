@@ -4,8 +4,8 @@
 //
 // Below, each pass says what it does, what it assumes ("REQUIRES") and what it keeps. ListPasses, at the end, lists
 // those that a compiled program goes through, in their order, and says why each stands where it stands. To add one:
-// declare it here, add its row to ListPasses, write it in a file passes_NAME.cc, and test it on a program built by hand
-// (tests/engine/compile/step/passes_test.cc).
+// declare it here and add its row to ListPasses, write it in a file passes_NAME.cc, and test it on a program built by
+// hand (tests/engine/compile/step/pass_fixture.h).
 #pragma once
 
 #include <cstdint>
@@ -214,8 +214,8 @@ struct Pass {
   std::function<absl::Status()> run;
 };
 
-// Returns the one list of passes, in their order. A reason why a pass stands where it stands is above its row. Borrows
-// the arguments. Launches no op: `ops` only says what ops need, and which it has kernels for.
+// Returns the one list of passes, in their order. The comment of a row says why the pass stands there. Borrows the
+// arguments. Launches no op: `ops` only says what ops need, and which it has kernels for.
 inline std::vector<Pass> ListPasses(const StepOptions& options, const JobState& state, const Ops& ops,
                                     const WorkLimits& limits, StepProgram& program) {
   const bool updates = HasUpdates(program), prepares_once = updates && options.prepares_weights_once;
@@ -224,7 +224,7 @@ inline std::vector<Pass> ListPasses(const StepOptions& options, const JobState& 
       // First, because all others look for updates where they run.
       {"UpdateInBackward", updates && options.update == UpdateTime::kInBackward,
        [&] { UpdateInBackward(program, options.accumulation, options.mesh.ranks()); }},
-      // Before all others, which move and copy what it gathers.
+      // Before those that follow, which move and copy what it gathers.
       {"GatherFloat8", true, [&] { GatherFloat8(program, state); }},
       // Then, because it finds the visits by what stands side by side, before copies work ahead too.
       {"OverlapCollectives", true, [&] { OverlapCollectives(program, options.prefetch); }},

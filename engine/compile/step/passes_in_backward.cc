@@ -120,7 +120,7 @@ class IntoBackward {
       program_.instructions[id].last_iteration_only = !layered_ && program_.micro_batches > 1;
       if (before) return edit_.MoveBefore(reductions, id);
       // In LAYERED the visit is a loop over micro-batches, which its reductions follow.
-      layered_ && !reduces ? edit_.MoveBehind(last, id) : edit_.MoveAfter(last, id);
+      layered_ && !reduces ? edit_.MoveAfterLoop(last, id) : edit_.MoveAfter(last, id);
     };
     for (const GroupUpdate& update : updates) {
       for (const InstructionId id : update.totals) move(id, ahead && reduces);

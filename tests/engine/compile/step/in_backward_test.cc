@@ -9,6 +9,7 @@
 #include "engine/compile/program/structure.h"
 #include "engine/compile/step/passes.h"
 #include "tests/engine/compile/step/pass_fixture.h"
+#include "tests/engine/compile/step/program_listing.h"
 
 namespace shale::testing {
 namespace {
@@ -81,6 +82,9 @@ TEST_F(InBackwardTest, OnOneRankAGroupIsUpdatedAfterItsBackward) {
   EXPECT_THAT(Order(program),
               ElementsAre("backward 1", "AllReduceSum loss", "norm b.g", "prepare", "update b.w", "AllGather b.w",
                           "backward 0", "norm a.g", "prepare, count", "update a.w", "|", "end"));
+  // What has moved brings its buffers. The rows keep the place that they had before they were used.
+  EXPECT_THAT(Names(program),
+              ElementsAre("a.w", "a.m", "a.g", "b.w", "b.m", "b.g", "loss", "rows", "full", "update", "update"));
   // What has moved into the loop runs once a step.
   for (InstructionId id = 0; id < program.loops[0].end; ++id) {
     EXPECT_EQ(program.instructions[id].last_iteration_only, program.instructions[id].unit < 0) << id;
