@@ -28,6 +28,99 @@ class StepCompiler {
       : model_(model), options_(options), ops_(ops), limits_(limits) {}
 
   absl::StatusOr<CompiledStep> Compile() {
+    SHALE_RETURN_IF_ERROR(Prepare());
+    EmitBegin();
+    SHALE_RETURN_IF_ERROR(EmitVisits());
+    EmitEnd();
+    CompiledStep compiled{.program = writer_.Finish(), .state = std::move(state_)};
+    SHALE_RETURN_IF_ERROR(RunPasses(options_, compiled.state, ops_, limits_, compiled.program));
+    return compiled;
+  }
+
+ private:
+  int last() const { return static_cast<int>(model_.units.size()) - 1; }
+  bool training() const { return model_.mode == GraphMode::kTraining; }
+  bool weighted() const { return model_.target_weights != TargetWeights::kNone; }
+
+  void EmitBegin() {
+    if (model_.mode == GraphMode::kLogits) {
+      logits_ = writer_.AddTensor("logits", BufferCategory::kLossWorkspace, model_.logits().tensor);
+      if (model_.cache.positions > 0) ToDevice(StepItem::kBegins, model_.micro_batch);
+      return;
+    }
+    const auto counted = [&](StepItem item) {
+      const Tensor count = ToDevice(item, 1);
+      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce}, count, writer_);
+      return count;
+    };
+    const Tensor valid_tokens = counted(StepItem::kValidTokens);
+    const Tensor weight_total = weighted() ? counted(StepItem::kWeightTotal) : Tensor();
+    mean_factor_ = writer_.AddTensor("mean_factor", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {1}));
+    const bool over_weights = model_.target_weights == TargetWeights::kOverWeights;
+    writer_.Emit({}, Op(MeanFactor{.valid_tokens_1 = valid_tokens,
+                                   .factor_1 = mean_factor_,
+                                   .weight_total_1 = over_weights ? weight_total : Tensor(),
+                                   .loss_scale_3 = training() ? state_.loss_scale : Tensor()}));
+    if (!training()) return;
+    ToDevice(StepItem::kHyper, kHyperSize);
+    updater_.emplace(options_, state_, data_of_step_, writer_);
+  }
+
+  // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches, before which its
+  // parameters are gathered and after which its gradients are reduced. Otherwise (SHARDED, NO_SYNC and programs without
+  // gradients) all visits are in one loop, and each iteration runs one micro-batch.
+  absl::Status EmitVisits() {
+    const auto begin_loop_of_visit = [this](int64_t repeat) {
+      if (layered_) writer_.BeginLoop(repeat);
+    };
+    if (!layered_) writer_.BeginLoop(options_.micro_batches);
+    for (const Visit& visit : visits_) {
+      SHALE_RETURN_IF_ERROR(limits_.Check());
+      const auto [u, work] = visit;
+      begin_loop_of_visit(1);
+      gatherer_->Gather(visit, GroupsRead(model_, model_.units[u], accesses_[u], plans_[u].kept, work));
+      if (HasBackward(work)) reducer_->BeginUnit(u);
+      begin_loop_of_visit(options_.micro_batches);
+      Compute(visit);
+      begin_loop_of_visit(1);
+      if (HasBackward(work)) reducer_->Reduce(u);
+    }
+    return absl::OkStatus();
+  }
+
+  void Compute(const Visit& visit) {
+    const auto [u, work] = visit;
+    UnitEmitter emitter(
+        model_.units[u], accesses_[u], plans_[u], u == last(), {.unit = u, .micro_batch = 0},
+        [this, visit](const Value& value) { return Resolve(visit, value); },
+        [this, u = u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
+        writer_);
+    emitter.Emit(work);
+  }
+
+  void EmitEnd() {
+    writer_.BeginLoop(1);
+    const EmitContext copy{.stream = StreamId::kCopy, .phase = Phase::kEnd};
+    if (model_.mode == GraphMode::kLogits) {
+      writer_.Emit(copy, StepItemCopy{StepItem::kLogits, logits_});
+      return;
+    }
+    if (training()) {
+      updater_->Emit();
+    } else {
+      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd},
+                    state_.totals.Slice(0, kTotalLoss, 1), writer_);
+    }
+    writer_.Emit(copy, StepItemCopy{StepItem::kTotals, state_.totals});
+    writer_.Emit(copy, StepItemCopy{StepItem::kGlobalTokens, data_of_step_.at(StepItem::kValidTokens)});
+    if (weighted()) writer_.Emit(copy, StepItemCopy{StepItem::kGlobalWeight, data_of_step_.at(StepItem::kWeightTotal)});
+    if (training() && state_.loss_scale.present()) {
+      writer_.Emit(copy, StepItemCopy{StepItem::kLossScale, state_.loss_scale});
+    }
+  }
+
+  // Declares the buffers that all programs of the job share, decides what each visit does, and makes what emits it.
+  absl::Status Prepare() {
     SHALE_ASSIGN_OR_RETURN(state_, DeclareState(model_, options_, writer_));
     DeclareCaches();
     size_t nodes = 0;
@@ -40,22 +133,8 @@ class StepCompiler {
     SHALE_RETURN_IF_ERROR(PlanUnits());
     gatherer_.emplace(model_, options_, state_, writer_);
     reducer_.emplace(model_, options_, state_, writer_);
-    SHALE_RETURN_IF_ERROR(reducer_->CheckRoundings());
-    EmitBegin();
-    SHALE_RETURN_IF_ERROR(EmitVisits());
-    writer_.BeginLoop(1);
-    EmitEnd();
-    CompiledStep compiled;
-    compiled.state = std::move(state_);
-    compiled.program = writer_.Finish();
-    SHALE_RETURN_IF_ERROR(RunPasses(options_, compiled.state, ops_, limits_, compiled.program));
-    return compiled;
+    return reducer_->CheckRoundings();
   }
-
- private:
-  int last() const { return static_cast<int>(model_.units.size()) - 1; }
-  bool training() const { return model_.mode == GraphMode::kTraining; }
-  bool weighted() const { return model_.target_weights != TargetWeights::kNone; }
 
   // Adds the persistent buffers of the cache, in the order of units. They follow those of the state, so that programs
   // without a cache have the state at the same addresses.
@@ -115,73 +194,6 @@ class StepCompiler {
     return data_of_step_[item] = device;
   }
 
-  void EmitBegin() {
-    if (model_.mode == GraphMode::kLogits) {
-      logits_ = writer_.AddTensor("logits", BufferCategory::kLossWorkspace, model_.logits().tensor);
-      if (model_.cache.positions > 0) ToDevice(StepItem::kBegins, model_.micro_batch);
-      return;
-    }
-    const auto counted = [&](StepItem item) {
-      const Tensor count = ToDevice(item, 1);
-      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce}, count, writer_);
-      return count;
-    };
-    const Tensor valid_tokens = counted(StepItem::kValidTokens);
-    const Tensor weight_total = weighted() ? counted(StepItem::kWeightTotal) : Tensor();
-    mean_factor_ = writer_.AddTensor("mean_factor", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {1}));
-    const bool over_weights = model_.target_weights == TargetWeights::kOverWeights;
-    writer_.Emit({}, Op(MeanFactor{.valid_tokens_1 = valid_tokens,
-                                   .factor_1 = mean_factor_,
-                                   .weight_total_1 = over_weights ? weight_total : Tensor(),
-                                   .loss_scale_3 = training() ? state_.loss_scale : Tensor()}));
-    if (!training()) return;
-    ToDevice(StepItem::kHyper, kHyperSize);
-    updater_.emplace(options_, state_, data_of_step_, writer_);
-  }
-
-  // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches. Otherwise (SHARDED,
-  // NO_SYNC and programs without gradients) all visits are in one loop, and each iteration runs one micro-batch.
-  absl::Status EmitVisits() {
-    std::vector<std::vector<GroupId>> completed;
-    for (const auto& [u, work] : visits_) {
-      completed.push_back(HasBackward(work) ? reducer_->Completed(u) : std::vector<GroupId>());
-    }
-    updates_ = ScheduleUpdates(visits_, completed, options_.update, options_.mesh.ranks());
-    if (!layered_) writer_.BeginLoop(options_.micro_batches);
-    for (size_t v = 0; v < visits_.size(); ++v) {
-      SHALE_RETURN_IF_ERROR(limits_.Check());
-      const auto [u, work] = visits_[v];
-      if (layered_) writer_.BeginLoop(1);
-      gatherer_->Gather(visits_[v], GroupsRead(model_, model_.units[u], accesses_[u], plans_[u].kept, work));
-      if (HasBackward(work)) reducer_->BeginUnit(u);
-      if (layered_) writer_.BeginLoop(options_.micro_batches);
-      EmitVisit(visits_[v]);
-      if (layered_) writer_.BeginLoop(1);
-      if (HasBackward(work)) EmitReductions(u, updates_[v]);
-    }
-    return absl::OkStatus();
-  }
-
-  // Emits the reductions of a unit's gradients, and the updates of the groups that are updated after its backward. On
-  // several ranks these are groups of earlier units, whose totals go before the reductions.
-  void EmitReductions(int u, const std::vector<GroupId>& updated) {
-    const bool one_rank = options_.mesh.ranks() == 1;
-    if (!one_rank) updater_->EmitTotals(updated);
-    reducer_->Reduce(u);
-    if (one_rank) updater_->EmitTotals(updated);
-    updater_->EmitUpdates(updated);
-  }
-
-  void EmitVisit(const Visit& visit) {
-    const auto [u, work] = visit;
-    UnitEmitter emitter(
-        model_.units[u], accesses_[u], plans_[u], u == last(), {.unit = u, .micro_batch = 0},
-        [this, visit](const Value& value) { return Resolve(visit, value); },
-        [this, u = u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
-        writer_);
-    emitter.Emit(work);
-  }
-
   // Returns the tensor of a unit's output in visits that do `work`: a visit of the unit, which writes it, or one of the
   // next unit, which reads it.
   const Tensor& Output(int unit, VisitWork work) const {
@@ -233,26 +245,6 @@ class StepCompiler {
     return reducer_->SetAccumulation(u, op, parameters);
   }
 
-  void EmitEnd() {
-    const EmitContext copy{.stream = StreamId::kCopy, .phase = Phase::kEnd};
-    if (model_.mode == GraphMode::kLogits) {
-      writer_.Emit(copy, StepItemCopy{StepItem::kLogits, logits_});
-      return;
-    }
-    if (training()) {
-      updater_->Finish(updates_.back());
-    } else {
-      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd},
-                    state_.totals.Slice(0, kTotalLoss, 1), writer_);
-    }
-    writer_.Emit(copy, StepItemCopy{StepItem::kTotals, state_.totals});
-    writer_.Emit(copy, StepItemCopy{StepItem::kGlobalTokens, data_of_step_.at(StepItem::kValidTokens)});
-    if (weighted()) writer_.Emit(copy, StepItemCopy{StepItem::kGlobalWeight, data_of_step_.at(StepItem::kWeightTotal)});
-    if (training() && state_.loss_scale.present()) {
-      writer_.Emit(copy, StepItemCopy{StepItem::kLossScale, state_.loss_scale});
-    }
-  }
-
   const ModelGraph& model_;
   const StepOptions& options_;
   const Ops& ops_;
@@ -263,10 +255,9 @@ class StepCompiler {
   DataOfStep data_of_step_;                           // From the host.
   std::map<std::pair<int, ValueId>, Tensor> caches_;  // By unit and value.
   bool layered_ = false;
-  std::vector<UnitAccesses> accesses_;         // By unit.
-  std::vector<UnitPlan> plans_;                // By unit.
-  std::vector<Visit> visits_;                  // In order.
-  std::vector<std::vector<GroupId>> updates_;  // ScheduleUpdates.
+  std::vector<UnitAccesses> accesses_;  // By unit.
+  std::vector<UnitPlan> plans_;         // By unit.
+  std::vector<Visit> visits_;           // In order.
   std::optional<Gatherer> gatherer_;
   std::optional<Reducer> reducer_;
   std::optional<Updater> updater_;  // Only in training.

@@ -14,6 +14,7 @@ ProgramEdit::ProgramEdit(StepProgram& program)
       before_(program.instructions.size()),
       after_(program.instructions.size()),
       ahead_(program.loops.size()),
+      after_loop_(program.loops.size()),
       taken_(program.instructions.size(), false),
       placed_(program.buffers.size(), false) {
   for (size_t loop = 0; loop < program.loops.size(); ++loop) loop_of_.resize(program.loops[loop].end, loop);
@@ -51,6 +52,11 @@ void ProgramEdit::InsertAhead(InstructionId at, InstructionId user, Instruction 
 void ProgramEdit::InsertBeforeLoop(InstructionId at, Instruction instruction) {
   inserts_ = true;
   ahead_[loop_of_[at]].push_back(std::move(instruction));
+}
+
+void ProgramEdit::InsertAfterLoop(InstructionId at, Instruction instruction) {
+  inserts_ = true;
+  after_loop_[loop_of_[at]].push_back(std::move(instruction));
 }
 
 void ProgramEdit::Remove(InstructionId id) {
@@ -99,6 +105,9 @@ void ProgramEdit::OrderInstructions() {
       append(after_[id]);
     }
     if (next() > begin) loops.push_back({begin, next(), old.repeat});
+    begin = next();
+    append(after_loop_[loop]);
+    if (next() > begin) loops.push_back({begin, next(), 1});
   }
   program_.instructions = std::move(instructions);
   program_.loops = std::move(loops);

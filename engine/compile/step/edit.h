@@ -36,12 +36,18 @@ class ProgramEdit {
   // Inserts an instruction before all of the loop of `at`: at the end of the loop before if that runs once, or else in
   // a loop of its own.
   void InsertBeforeLoop(InstructionId at, Instruction instruction);
+  // Inserts an instruction after all of the loop of `at`, in a loop of its own that runs once.
+  void InsertAfterLoop(InstructionId at, Instruction instruction);
   // Removes instruction `id`, and the buffers that nothing uses any more.
   void Remove(InstructionId id);
   // Moves instruction `id`, with the buffers that it is the first to use.
   void MoveBefore(InstructionId at, InstructionId id) { InsertBefore(at, Take(id)); }
   void MoveAfter(InstructionId at, InstructionId id) { InsertAfter(at, Take(id)); }
   void MoveAhead(InstructionId at, InstructionId id) { InsertAhead(at, id, Take(id)); }
+  void MoveAfterLoop(InstructionId at, InstructionId id) { InsertAfterLoop(at, Take(id)); }
+  // Lets a buffer keep its number, although the instruction that is the first to use it has moved: one that has been
+  // added before others that are used earlier.
+  void KeepNumber(BufferId buffer) { placed_[buffer] = false; }
 
   // Returns the loop of an instruction, as an index into StepProgram::loops before Apply.
   size_t LoopOf(InstructionId id) const { return loop_of_[id]; }
@@ -58,12 +64,12 @@ class ProgramEdit {
   void NumberBuffers();
 
   StepProgram& program_;
-  std::vector<std::vector<Instruction>> before_, after_;  // By instruction: what to insert around it.
-  std::vector<std::vector<Instruction>> ahead_;           // By loop: what to insert before it.
-  std::vector<size_t> loop_of_;                           // By instruction.
-  bool inserts_ = false;                                  // Whether there is anything in them.
-  std::vector<bool> taken_;                               // By instruction: whether it moves.
-  std::vector<bool> placed_;                              // By buffer: whether it is new or moves.
+  std::vector<std::vector<Instruction>> before_, after_;      // By instruction: what to insert around it.
+  std::vector<std::vector<Instruction>> ahead_, after_loop_;  // By loop: what to insert before and after it.
+  std::vector<size_t> loop_of_;                               // By instruction.
+  bool inserts_ = false;                                      // Whether there is anything to insert or to move.
+  std::vector<bool> taken_;                                   // By instruction: whether it moves.
+  std::vector<bool> placed_;                                  // By buffer: whether it is new or moves.
 };
 
 // What a program does for one unit without a break, for one micro-batch or in LAYERED for all: the visits of

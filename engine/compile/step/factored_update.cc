@@ -11,14 +11,12 @@ namespace shale {
 void EmitFactoredDirection(const AdafactorRule& settings, const GroupState& g, const Tensor& own_moments,
                            Update& update, ProgramWriter& writer) {
   const bool divided = g.placement.placement().state == Part::kShard;
-  const auto once = [](StreamId stream) {
-    return EmitContext{.stream = stream, .phase = Phase::kUpdate, .once_a_step = true};
-  };
+  const auto on = [](StreamId stream) { return EmitContext{.stream = stream, .phase = Phase::kUpdate}; };
   const auto add = [&](absl::string_view name, DType dtype, std::initializer_list<int64_t> shape) {
     return writer.AddTensor(std::string(name), BufferCategory::kGradientShards, Tensor::Contiguous(dtype, shape));
   };
   const auto sum = [&](const Tensor& data) {
-    if (divided) writer.Emit(once(StreamId::kReduce), Collective{.kind = CollectiveKind::kAllReduceSum, .full = data});
+    if (divided) writer.Emit(on(StreamId::kReduce), Collective{.kind = CollectiveKind::kAllReduceSum, .full = data});
   };
   const int64_t factors = g.factor_placement->elements(Part::kFull);
   const Tensor sums = add("adafactor.sums", DType::kFloat32, {factors});
@@ -36,7 +34,7 @@ void EmitFactoredDirection(const AdafactorRule& settings, const GroupState& g, c
     pass.weight_decay = settings.weight_decay;
     pass.relative_step = settings.relative_step;
     pass.scale_parameter = settings.scale_parameter;
-    writer.Emit(once(StreamId::kCompute), Op(std::move(pass)));
+    writer.Emit(on(StreamId::kCompute), Op(std::move(pass)));
   };
   const int64_t stride = g.placement.owned_stride();
   emit({.stage = Adafactor::Stage::kSums, .gradient_P = update.gradient_P, .sums = sums}, stride);
@@ -44,7 +42,7 @@ void EmitFactoredDirection(const AdafactorRule& settings, const GroupState& g, c
   emit({.stage = Adafactor::Stage::kMoments, .number_1 = update.number_1, .sums = own_sums, .moments = own_moments},
        g.factor_placement->owned_stride());
   if (divided) {
-    writer.Emit(once(StreamId::kGather),
+    writer.Emit(on(StreamId::kGather),
                 Collective{.kind = CollectiveKind::kAllGather, .local = own_moments, .full = moments});
   }
   const auto with_masters = [&](Adafactor pass) {

@@ -2,17 +2,21 @@
 // updates one after another (engine/compile/step/compile.cc), as if all state lay in the arena and everything ran when
 // it is needed. Passes make of this what the options of the job ask for. No pass changes results.
 //
-// RunPasses has the one list of passes, in their order, and says why each stands where it stands. Below, each pass says
-// what it does, what it assumes ("REQUIRES") and what it keeps. To add one: declare it here, add it to the list
-// (passes.cc), and test it on a program built by hand (tests/engine/compile/step/passes_test.cc).
+// Below, each pass says what it does, what it assumes ("REQUIRES") and what it keeps. ListPasses, at the end, lists
+// those that a compiled program goes through, in their order, and says why each stands where it stands. To add one:
+// declare it here and add its row to ListPasses, write it in a file passes_NAME.cc, and test it on a program built by
+// hand (tests/engine/compile/step/pass_fixture.h).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
@@ -22,11 +26,28 @@
 
 namespace shale {
 
-// Runs the passes that the options ask for. Launches no op: `ops` only says what ops need, and which it has kernels
-// for. Returns Unimplemented if it has none for an op (AddScratch), and the error of `limits`, which it looks at
-// between passes, if the work must end. `program` is then incomplete.
-absl::Status RunPasses(const StepOptions& options, const JobState& state, const Ops& ops, const WorkLimits& limits,
-                       StepProgram& program);
+// Updates groups while the backward goes on, for UpdateTime::kInBackward. The plain program updates all groups at its
+// end. This pass moves the totals and the update of a group to where its gradient is complete, so that the gradient
+// takes no bytes from there on. If the new weights are gathered right after the update, that all-gather moves too.
+//
+//   one rank                               several ranks
+//     backward of unit u                     backward of unit u
+//     reductions of unit u                   totals of the groups of unit u + 1, summed over ranks
+//     totals of the groups of unit u         reductions of unit u
+//     updates of the groups of unit u        updates of the groups of unit u + 1, whose gradients end here
+//
+// On several ranks a group waits for the next backward, beside which its gradient is reduced. Its totals go ahead of
+// the reductions of that backward on the reduce stream, so that its update need not wait for these. The groups of the
+// last backward stay at the end of the step. In a loop over micro-batches, what is moved runs in the last iteration.
+//
+// Keeps the order of all other instructions, and of groups whose gradients one visit completes. The PrepareUpdate of
+// the group that is now updated last counts the update, in place of that which did. REQUIRES:
+// - All updates are in the last loop, none is of a composed optimizer, and each stands right after its PrepareUpdate,
+//   but for a Copy that widens its gradient.
+// - The totals of all groups have rows in one buffer, in the order of the updates. All instructions that write a row
+//   stand before the first PrepareUpdate. What else stands there is needed by the totals of all groups.
+// - The reductions of a visit, with Phase::kReduce, are its last instructions.
+void UpdateInBackward(StepProgram& program, Accumulation accumulation, int64_t ranks);
 
 // Lets weights that multiply in fp8 travel in fp8, so that a rank receives one byte for each and quantizes only its
 // shard, once a step ([Note: fp8 matmuls] in engine/compile/graph/graph.h):
@@ -134,7 +155,7 @@ absl::Status PackOnce(StepProgram& program, const Ops& ops, const WorkLimits& li
 absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& limits = {});
 
 // Returns the program with the scratch that makes ops on the device fastest (Ops::AmpleScratchBytes with `most_bytes`),
-// or nothing if all ops have that. It is no part of RunPasses, because a plan takes it only where the budget has room.
+// or nothing if all ops have that. It is not in ListPasses, because a plan takes it only where the budget has room.
 // Keeps all instructions and their order. REQUIRES: AddScratch has run with these ops.
 std::optional<StepProgram> WithAmpleScratch(const StepProgram& program, const Ops& ops, int64_t most_bytes);
 
@@ -171,5 +192,64 @@ absl::Status OffloadActivations(StepProgram& program, const std::vector<std::str
 // Keeps all instructions, their order and all other buffers. The second buffer stays in the list, but no instruction
 // uses it and it takes no bytes. REQUIRES: CheckStructure accepts the program (engine/compile/program/program.h).
 void WorkInPlace(StepProgram& program);
+
+// Returns whether the program updates. Programs that only evaluate or generate do not.
+bool HasUpdates(const StepProgram& program);
+
+// A row of the list of passes: whether the pass applies to a program, and its call.
+struct Pass {
+  template <class Call>
+  Pass(absl::string_view name, bool applies, Call call)
+      : name(name), applies(applies), run([call]() -> absl::Status {
+          if constexpr (std::is_void_v<decltype(call())>) {
+            call();
+            return absl::OkStatus();
+          } else {
+            return call();
+          }
+        }) {}
+
+  absl::string_view name;
+  bool applies;
+  std::function<absl::Status()> run;
+};
+
+// Returns the one list of passes, in their order. The comment of a row says why the pass stands there. Borrows the
+// arguments. Launches no op: `ops` only says what ops need, and which it has kernels for.
+inline std::vector<Pass> ListPasses(const StepOptions& options, const JobState& state, const Ops& ops,
+                                    const WorkLimits& limits, StepProgram& program) {
+  const bool updates = HasUpdates(program), prepares_once = updates && options.prepares_weights_once;
+  const bool layered = options.accumulation == Accumulation::kLayered;
+  return {
+      // First, because all others look for updates where they run.
+      {"UpdateInBackward", updates && options.update == UpdateTime::kInBackward,
+       [&] { UpdateInBackward(program, options.accumulation, options.mesh.ranks()); }},
+      // Before those that follow, which move and copy what it gathers.
+      {"GatherFloat8", true, [&] { GatherFloat8(program, state); }},
+      // Then, because it finds the visits by what stands side by side, before copies work ahead too.
+      {"OverlapCollectives", true, [&] { OverlapCollectives(program, options.prefetch); }},
+      // Before OffloadState, which copies only what updates on the device need.
+      {"UpdateOnHost", updates && options.updates_on_host(), [&] { UpdateOnHost(program, state.host_weights()); }},
+      // After OverlapCollectives, because weights are copied one visit ahead of where their all-gather is issued.
+      {"OffloadState", options.offload_state.any(), [&] { OffloadState(program); }},
+      // After OffloadState, whose copies change weights within a loop.
+      {"QuantizeOnce", prepares_once, [&] { return QuantizeOnce(program, limits); }},
+      // After QuantizeOnce, because it packs what no iteration writes. Before AddScratch, because an op that finds b
+      // packed needs less scratch.
+      {"PackOnce", prepares_once && layered, [&] { return PackOnce(program, ops, limits); }},
+      // After all passes that move ops to another stream or change what they find packed.
+      {"AddScratch", true, [&] { return AddScratch(program, ops, limits); }},
+      // After all other passes that find visits: its copies work for units that compute at another time.
+      {"OffloadActivations", !options.activations.offload.empty(),
+       [&] { return OffloadActivations(program, options.activations.offload, limits); }},
+      // Last, because it looks for buffers that end where others begin: a tensor that is offloaded ends early.
+      {"WorkInPlace", true, [&] { WorkInPlace(program); }},
+  };
+}
+
+// Runs the passes of the list that apply. Returns Unimplemented if the device has no kernel for an op (AddScratch), and
+// the error of `limits`, which it looks at before each pass, if the work must end. `program` is then incomplete.
+absl::Status RunPasses(const StepOptions& options, const JobState& state, const Ops& ops, const WorkLimits& limits,
+                       StepProgram& program);
 
 }  // namespace shale

@@ -129,14 +129,6 @@ bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& 
   return first_writes > 0 && every_micro_batch;
 }
 
-std::vector<GroupId> Reducer::Completed(int unit) const {
-  std::vector<GroupId> completed;
-  for (GroupId group : GroupsWritten(unit)) {
-    if (progress_[group].units.front() == unit) completed.push_back(group);
-  }
-  return completed;
-}
-
 void Reducer::Reduce(int unit) {
   for (GroupId group : GroupsWritten(unit)) {
     ++progress_[group].units_done;
@@ -146,7 +138,10 @@ void Reducer::Reduce(int unit) {
       ReduceUnitGradient(unit, group);
     }
   }
-  for (GroupId group : Completed(unit)) SumOverReplicas(unit, group);
+  for (GroupId group : GroupsWritten(unit)) {
+    // Its gradient is complete now, or in a loop over micro-batches in the last iteration.
+    if (progress_[group].units.front() == unit) SumOverReplicas(unit, group);
+  }
 }
 
 void Reducer::SumOverReplicas(int unit, GroupId group) {

@@ -50,9 +50,6 @@ class Reducer {
   bool SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters);
   // Emits the reductions of a unit. Call it after its backward.
   void Reduce(int unit);
-  // Returns the groups whose gradients are complete after the reductions of a unit (in a loop over micro-batches: in
-  // its last iteration).
-  std::vector<GroupId> Completed(int unit) const;
 
  private:
   struct GroupProgress {

@@ -88,6 +88,12 @@ struct JobState {
     const auto found = std::find(states.begin(), states.end(), state);
     return found == states.end() ? -1 : static_cast<int>(found - states.begin());
   }
+  // Returns GroupState::host_weight of all groups.
+  std::vector<Tensor> host_weights() const {
+    std::vector<Tensor> weights;
+    for (const GroupState& group : groups) weights.push_back(group.host_weight);
+    return weights;
+  }
   // Returns the groups that train, of which there is at least one.
   std::vector<GroupId> Trained() const {
     std::vector<GroupId> trained;

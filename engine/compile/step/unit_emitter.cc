@@ -151,9 +151,12 @@ int RecomputingNode(const UnitGraph& unit, const UnitAccesses& accesses, int bef
   return -1;
 }
 
-// Returns, by forward node, whether the unit's output or a kept value depends on it.
-std::vector<bool> NodesToRunAgain(const UnitGraph& unit, const UnitAccesses& accesses, const std::vector<bool>& kept) {
-  std::vector<bool> runs(unit.forward.size(), false), seen(unit.values.size(), false);
+// Returns, by forward node, whether a forward runs it. The first one runs all. With `again`, a node runs only if the
+// unit's output or a kept value depends on it.
+std::vector<bool> NodesToRun(const UnitGraph& unit, const UnitAccesses& accesses, const std::vector<bool>& kept,
+                             bool again) {
+  std::vector<bool> runs(unit.forward.size(), !again), seen(unit.values.size(), false);
+  if (!again) return runs;
   std::vector<ValueId> wanted = {unit.output};
   for (ValueId id = 0; id < std::ssize(unit.values); ++id) {
     if (kept[id]) wanted.push_back(id);
@@ -289,28 +292,18 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
 
 void UnitEmitter::Emit(VisitWork work) {
   if (work == VisitWork::kForward && plan_.runs_again) kept_.assign(kept_.size(), false);
-  switch (work) {
-    case VisitWork::kForward: return EmitForward();
-    case VisitWork::kForwardAndBackward: EmitForward(); return EmitBackward();
-    case VisitWork::kForwardAgain: return EmitForwardAgain();
-    case VisitWork::kBackward: return EmitBackward();
-  }
+  if (work != VisitWork::kBackward) EmitForward(work);
+  if (HasBackward(work)) EmitBackward();
 }
 
-void UnitEmitter::EmitForward() {
-  std::vector<bool> read;
-  if (accesses_.quantizes()) read = ReadOfForward(unit_, accesses_, kept_, last_unit_);
-  for (const Node& node : unit_.forward) EmitNode(WithoutUnread(node.op, read), Phase::kForward);
-}
-
-// Emits the ops in the order of forward, so that each op reads a value that other ops update in place in the same state
-// as in forward.
-void UnitEmitter::EmitForwardAgain() {
-  const std::vector<bool> runs = NodesToRunAgain(unit_, accesses_, kept_);
+// Emits the ops in the order of the graph also in a second forward, so that each op reads a value that other ops update
+// in place in the same state as in the first.
+void UnitEmitter::EmitForward(VisitWork work) {
+  const std::vector<bool> runs = NodesToRun(unit_, accesses_, kept_, work == VisitWork::kForwardAgain);
   std::vector<bool> read;
   if (accesses_.quantizes()) read = ReadOfForward(unit_, accesses_, kept_, last_unit_);
   for (size_t node = 0; node < runs.size(); ++node) {
-    if (runs[node]) EmitNode(WithoutUnread(unit_.forward[node].op, read), Phase::kRecompute);
+    if (runs[node]) EmitNode(WithoutUnread(unit_.forward[node].op, read), PhaseOf(work));
   }
 }
 
@@ -387,11 +380,8 @@ std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, 
     }
   };
   const auto forward = static_cast<int>(unit.forward.size()), backward = static_cast<int>(unit.backward.size());
-  if (work == VisitWork::kForward || work == VisitWork::kForwardAndBackward) {
-    for (int node = 0; node < forward; ++node) visit(visit, accesses.Forward(node), false);
-  }
-  if (work == VisitWork::kForwardAgain) {
-    const std::vector<bool> runs = NodesToRunAgain(unit, accesses, kept);
+  if (work != VisitWork::kBackward) {
+    const std::vector<bool> runs = NodesToRun(unit, accesses, kept, work == VisitWork::kForwardAgain);
     for (int node = 0; node < forward; ++node) {
       if (runs[node]) visit(visit, accesses.Forward(node), false);
     }

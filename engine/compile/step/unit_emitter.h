@@ -91,8 +91,7 @@ class UnitEmitter {
   void Emit(VisitWork work);
 
  private:
-  void EmitForward();
-  void EmitForwardAgain();
+  void EmitForward(VisitWork work);
   void EmitBackward();
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);

@@ -15,8 +15,6 @@
 namespace shale {
 namespace {
 
-EmitContext OnceAStep(StreamId stream, Phase phase) { return {.stream = stream, .phase = phase, .once_a_step = true}; }
-
 // Returns the groups that are clipped together: first those that all share the largest norm of the step.
 std::vector<std::vector<GroupId>> RowsByClipping(const StepOptions& options, const JobState& state) {
   std::map<int, std::vector<GroupId>> rows;  // By the optimizer's number, or -1.
@@ -36,22 +34,6 @@ void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& d
   writer.Emit(context, Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kAll, .full = data});
 }
 
-std::vector<std::vector<GroupId>> ScheduleUpdates(const std::vector<Visit>& visits,
-                                                  const std::vector<std::vector<GroupId>>& completed, UpdateTime time,
-                                                  int64_t ranks) {
-  std::vector<std::vector<GroupId>> updated(visits.size() + 1);
-  std::vector<GroupId> waiting;
-  for (size_t v = 0; v < visits.size(); ++v) {
-    const bool updates = time == UpdateTime::kInBackward && HasBackward(visits[v].work);
-    if (updates && ranks > 1) updated[v] = std::exchange(waiting, {});
-    waiting.insert(waiting.end(), completed[v].begin(), completed[v].end());
-    if (updates && ranks == 1) updated[v] = std::exchange(waiting, {});
-  }
-  if (time == UpdateTime::kAfterBackward) std::sort(waiting.begin(), waiting.end());
-  updated.back() = std::move(waiting);
-  return updated;
-}
-
 Updater::Updater(const StepOptions& options, const JobState& state, const DataOfStep& data, ProgramWriter& writer)
     : options_(options),
       state_(state),
@@ -60,7 +42,6 @@ Updater::Updater(const StepOptions& options, const JobState& state, const DataOf
       weight_total_(data.contains(StepItem::kWeightTotal) ? data.at(StepItem::kWeightTotal) : Tensor()),
       writer_(writer),
       by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
-      in_backward_(options.update == UpdateTime::kInBackward),
       trained_(state.Trained()) {
   SHALE_CHECK(!by_group_ || !options.loss_scaling) << "a group cannot be skipped alone";
   if (by_group_) {
@@ -73,29 +54,13 @@ Updater::Updater(const StepOptions& options, const JobState& state, const DataOf
                                    Tensor::Contiguous(DType::kFloat64, {std::ssize(rows_), kTotalSize}));
 }
 
-void Updater::EmitTotals(const std::vector<GroupId>& groups) {
-  for (GroupId group : groups) {
-    EmitRow(TotalsOf(group), {group});
-    SumOverRanks(TotalsOf(group), Phase::kUpdate);
-  }
-}
-
-void Updater::EmitUpdates(const std::vector<GroupId>& groups) {
-  for (GroupId group : groups) {
+void Updater::Emit() {
+  if (!by_group_) return UpdateAllTogether();
+  EmitRows();
+  for (const GroupId group : trained_) {
     // Only the last group counts the update, so that all groups use the same update number.
-    const bool counts = ++groups_updated_ == std::ssize(trained_);
-    EmitUpdate(group, EmitPrepare(TotalsOf(group), counts, OptimizerOf(group)));
+    EmitUpdate(group, EmitPrepare(TotalsOf(group), /*counts=*/group == trained_.back(), OptimizerOf(group)));
   }
-}
-
-void Updater::Finish(const std::vector<GroupId>& groups) {
-  if (!by_group_) return UpdateAllTogether(groups);
-  if (in_backward_) {
-    EmitTotals(groups);
-  } else {
-    EmitRows();
-  }
-  EmitUpdates(groups);
   CombineRows();
   if (!state_.previous_norm.present()) return;
   Compute(Op(RecordNorm{.valid_tokens_1 = valid_tokens_,
@@ -105,7 +70,12 @@ void Updater::Finish(const std::vector<GroupId>& groups) {
 }
 
 void Updater::EmitRows() {
-  for (size_t row = 0; row < rows_.size(); ++row) EmitRow(Row(row), rows_[row]);
+  const bool in_backward = options_.update == UpdateTime::kInBackward;
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    EmitRow(Row(row), rows_[row]);
+    if (in_backward) SumOverRanks(Row(row), Phase::kUpdate);
+  }
+  if (in_backward) return;
   if (!has_replicas()) return SumOverRanks(group_totals_, Phase::kEnd);
   for (size_t row = 0; row < rows_.size(); ++row) CombineOverShards(Row(row), Phase::kEnd);
 }
@@ -115,11 +85,11 @@ void Updater::CombineRows() {
       CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals, .keeps_loss = state_.loss_scale.present()}));
 }
 
-void Updater::EmitTotalsOfStep(const std::vector<GroupId>& groups) {
+void Updater::EmitTotalsOfStep() {
   if (rows_.empty()) {
     SumLoss(Phase::kEnd);
-    for (GroupId group : groups) {
-      EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != groups[0]);
+    for (const GroupId group : trained_) {
+      EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != trained_[0]);
     }
     Compute(Op(FlagNonFinite{.totals_3 = state_.totals, .loss_scale_3 = state_.loss_scale}));
     return SumOverRanks(state_.totals, Phase::kEnd);
@@ -131,21 +101,23 @@ void Updater::EmitTotalsOfStep(const std::vector<GroupId>& groups) {
   }
 }
 
-void Updater::UpdateAllTogether(const std::vector<GroupId>& groups) {
-  EmitTotalsOfStep(groups);
+void Updater::UpdateAllTogether() {
+  EmitTotalsOfStep();
   // Groups that one optimizer updates share what is prepared. The last one counts, so all have the same number.
   std::map<const Optimizer*, Update> prepared;
   std::vector<GroupId> firsts;  // Of each optimizer.
-  for (GroupId group : groups) {
+  for (const GroupId group : trained_) {
     if (prepared.try_emplace(&OptimizerOf(group)).second) firsts.push_back(group);
   }
   for (const GroupId group : firsts) {
     prepared[&OptimizerOf(group)] = EmitPrepare(TotalsOf(group), /*counts=*/group == firsts.back(), OptimizerOf(group));
   }
-  for (GroupId group : groups) EmitUpdate(group, prepared[&OptimizerOf(group)]);
+  for (const GroupId group : trained_) EmitUpdate(group, prepared[&OptimizerOf(group)]);
 }
 
-void Updater::Compute(Action action) { writer_.Emit(OnceAStep(StreamId::kCompute, Phase::kUpdate), std::move(action)); }
+void Updater::Compute(Action action) {
+  writer_.Emit({.stream = StreamId::kCompute, .phase = Phase::kUpdate}, std::move(action));
+}
 
 Tensor Updater::Row(size_t row) const {
   Tensor totals = Tensor::Contiguous(DType::kFloat64, {kTotalSize});
@@ -173,7 +145,8 @@ void Updater::EmitSquares(GroupId group, const Tensor& total, bool accumulate) {
 
 void Updater::SumLoss(Phase phase) {
   if (!has_replicas() || std::exchange(loss_is_summed_, true)) return;
-  EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, phase), state_.totals.Slice(0, kTotalLoss, 1), writer_);
+  EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = phase}, state_.totals.Slice(0, kTotalLoss, 1),
+                writer_);
 }
 
 void Updater::CombineOverShards(const Tensor& totals, Phase phase) {
@@ -181,15 +154,15 @@ void Updater::CombineOverShards(const Tensor& totals, Phase phase) {
   if (shards == 1) return;  // Each rank has summed the squares of all elements.
   const Tensor by_shard = writer_.AddTensor("totals_by_shard", BufferCategory::kData,
                                             Tensor::Contiguous(DType::kFloat64, {shards, kTotalSize}));
-  writer_.Emit(OnceAStep(StreamId::kReduce, phase),
+  writer_.Emit({.stream = StreamId::kReduce, .phase = phase},
                Collective{.kind = CollectiveKind::kAllGather, .local = totals, .full = by_shard});
-  writer_.Emit(OnceAStep(StreamId::kCompute, phase),
+  writer_.Emit({.stream = StreamId::kCompute, .phase = phase},
                Op(CombineTotals{.groups_G3 = by_shard, .totals_3 = totals, .keeps_loss = state_.loss_scale.present()}));
 }
 
 void Updater::SumOverRanks(const Tensor& totals, Phase phase) {
   if (has_replicas()) return CombineOverShards(totals, phase);
-  EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, phase), totals, writer_);
+  EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = phase}, totals, writer_);
 }
 
 void Updater::EmitRow(const Tensor& totals, const std::vector<GroupId>& groups) {
@@ -258,7 +231,7 @@ void Updater::EmitUpdate(GroupId group, Update update) {
   }
   Compute(Op(std::move(update)));
   if (!g.placement.placement().gathers_after_update()) return;
-  writer_.Emit(OnceAStep(StreamId::kGather, Phase::kUpdate),
+  writer_.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
                Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
 }
 

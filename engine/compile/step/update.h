@@ -1,17 +1,17 @@
 // Updater: emits the instructions that turn the gradients of a step into new parameters: norms and updates. Also the
 // stages of Adafactor, which turn the gradient of a group into a direction.
 //
-//   AFTER_BACKWARD                              IN_BACKWARD
-//     backward of all units                       backward of unit u
-//     squared norms of all groups                 squared norms of the groups of unit u + 1, summed over ranks
-//     sum of the totals over ranks                reductions of unit u
-//     updates of all groups                       updates of the groups of unit u + 1, whose gradients end here
-//                                                 ...
+//   backward of all units
+//   squared norms of all groups
+//   sum of the totals over ranks
+//   updates of all groups
 //
 // Totals (loss, squared norm, and a flag: whether one of these is not finite) decide how gradients are clipped, and
 // whether an update is skipped. Gradients are usually clipped by the norm of the step (Clipping::kGlobal), so all
-// groups share one set of totals. An update in backward cannot wait for that norm, so each flat group has totals of its
-// own. The two other clippings give each group totals of its own, too, whenever it is updated:
+// groups share one set of totals. An update in backward cannot wait for that norm: each flat group then has totals of
+// its own, which are summed over ranks by themselves. Here they stand at the end of the step, too, and the pass
+// UpdateInBackward moves each group to where its gradient is complete (engine/compile/step/passes.h). The two other
+// clippings give each group totals of its own, whenever it is updated:
 //   kPerUnit        a group is clipped by its own norm
 //   kPreviousNorm   all groups are clipped by JobState::previous_norm, the norm of the last step that skipped no group
 //
@@ -46,7 +46,6 @@
 #include "engine/compile/program/step_item.h"
 #include "engine/compile/step/options.h"
 #include "engine/compile/step/state.h"
-#include "engine/compile/step/visits.h"
 #include "engine/compile/step/writer.h"
 #include "kernels/ops/update.h"
 
@@ -58,35 +57,18 @@ void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& d
 // Where the items of a step lie on the device.
 using DataOfStep = std::map<StepItem, Tensor>;
 
-// Returns for each visit the groups that are updated right after it, and one more list: the groups that are updated at
-// the end of the step. `completed` has the groups whose gradients are complete after each visit.
-//
-// With kAfterBackward, all groups are updated at the end. With kInBackward, a group is updated as soon as its gradient
-// is complete: on one rank after the visit that completes it, and on several ranks after the next visit with a
-// backward, beside which the gradient is reduced.
-std::vector<std::vector<GroupId>> ScheduleUpdates(const std::vector<Visit>& visits,
-                                                  const std::vector<std::vector<GroupId>>& completed, UpdateTime time,
-                                                  int64_t ranks);
-
 // Emits norms and updates of groups, as if all that an update reads lay in the arena, and every update ran on the
-// device: UpdateOnHost and OffloadState move what does not (engine/compile/step/passes.h). A training program has one
-// Updater. All that it emits runs once a step: in a loop over micro-batches, in the last iteration. Borrows the
-// references that the constructor takes.
+// device at the end of the step: passes move what does not (engine/compile/step/passes.h). A training program has one
+// Updater. Borrows the references that the constructor takes.
 class Updater {
  public:
   // `data` must have kHyper and kValidTokens, and kWeightTotal if targets have weights: the last two summed over all
   // ranks before the first unit begins.
   Updater(const StepOptions& options, const JobState& state, const DataOfStep& data, ProgramWriter& writer);
 
-  // Emits the totals of groups that are updated in backward, summed over all ranks. REQUIRES: their gradients are
-  // complete. On several ranks, call it after a visit and before its reductions: the collectives of these totals are
-  // then ahead of the reductions on the reduce stream, so that the updates do not wait for the reductions.
-  void EmitTotals(const std::vector<GroupId>& groups);
-  // Emits the updates of groups by their own totals. REQUIRES: EmitTotals has emitted these.
-  void EmitUpdates(const std::vector<GroupId>& groups);
-  // Call after the last unit. Emits the updates of the groups that are left, and the instructions that write the totals
-  // of the step, summed over all ranks, to JobState::totals.
-  void Finish(const std::vector<GroupId>& groups);
+  // Call after the last unit. Emits the updates of all groups that train, in their order, and the instructions that
+  // write the totals of the step, summed over all ranks, to JobState::totals.
+  void Emit();
 
  private:
   void Compute(Action action);
@@ -97,7 +79,7 @@ class Updater {
   void EmitSquares(GroupId group, const Tensor& total, bool accumulate);
   // Emits this rank's totals of groups that share a row.
   void EmitRow(const Tensor& totals, const std::vector<GroupId>& groups);
-  // Emits all rows, summed over ranks, at the end of the step.
+  // Emits all rows, summed over ranks: all at once, or for updates in backward each by itself.
   void EmitRows();
   // Emits the totals of the step: those of all rows together.
   void CombineRows();
@@ -118,20 +100,19 @@ class Updater {
   Tensor WidenedGradient(GroupId group);
   void EmitUpdate(GroupId group, Update update);
   // Emits the totals of the step, and those of rows if optimizers clip their own gradients, before any update.
-  void EmitTotalsOfStep(const std::vector<GroupId>& groups);
-  void UpdateAllTogether(const std::vector<GroupId>& groups);
+  void EmitTotalsOfStep();
+  void UpdateAllTogether();
 
   const StepOptions& options_;
   const JobState& state_;
   const Tensor hyper_, valid_tokens_, weight_total_;  // Of `data`. The last is absent without weights.
   ProgramWriter& writer_;
-  const bool by_group_, in_backward_;
+  const bool by_group_;                 // Whether each group is updated by totals of its own.
   const std::vector<GroupId> trained_;  // The groups that train, ascending.
   // The groups that share totals of their own: each group that trains by itself, or those of each optimizer that clips
   // its own gradients, and before these all others. Empty if all groups share the totals of the step.
   std::vector<std::vector<GroupId>> rows_;
-  Tensor group_totals_;  // f64 [rows_, kTotalSize]. Absent without rows.
-  int groups_updated_ = 0;
+  Tensor group_totals_;          // f64 [rows_, kTotalSize]. Absent without rows.
   bool loss_is_summed_ = false;  // By SumLoss.
 };
 

@@ -1,4 +1,9 @@
 // Visit: one turn of a unit. PlanVisits decides the order of visits in a program.
+//
+// Segments of activation checkpointing are decided here, while a program is emitted, and not by a pass over the plain
+// program. The emitter knows from the graph what must run again before the backward of a segment: which values that
+// backward reads, which nodes make them, and which groups these nodes read. A pass would have to find all of this in
+// the instructions, and clone them with their buffers, all-gathers and, in LAYERED, loops.
 #pragma once
 
 #include <vector>

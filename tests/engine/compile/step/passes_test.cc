@@ -4,95 +4,25 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/compile/program/program.h"
-#include "engine/compile/step/update.h"
+#include "engine/compile/program/structure.h"
 #include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"
-#include "tests/engine/compile/memory/program_builder.h"
+#include "tests/engine/compile/step/pass_fixture.h"
 #include "tests/engine/compile/step/program_listing.h"
 
 namespace shale::testing {
 namespace {
 
 using ::testing::ElementsAre;
-
-// Needs 100 bytes of scratch for a Copy on the device, 60 on the host, and packs every b.
-class PassOps : public Ops {
- public:
-  explicit PassOps(int64_t copy_bytes, const Ops* host = nullptr) : copy_bytes_(copy_bytes), host_(host) {}
-  int64_t ScratchBytes(const Op& op) const override { return op.Is<Copy>() ? copy_bytes_ : 0; }
-  int64_t PackedBytes(const MatMul&) const override { return 64; }
-  const Ops* host() const override { return host_; }
-
- protected:
-  absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
-
- private:
-  const int64_t copy_bytes_;
-  const Ops* const host_;
-};
-
-// Builds programs of visits and updates as the compiler emits them.
-class PassTest : public ::testing::Test {
- protected:
-  Tensor Vector(BufferId buffer, DType dtype = DType::kFloat32, int64_t elements = 8) {
-    Tensor t = Tensor::Contiguous(dtype, {elements});
-    t.where.symbol = buffer;
-    return t;
-  }
-  void Visit(int unit, std::vector<Tensor> reads, std::vector<Tensor> writes, Phase phase = Phase::kForward) {
-    Instruction& instruction = builder_.Touch(kCompute, std::move(reads), std::move(writes));
-    instruction.unit = unit;
-    instruction.phase = phase;
-  }
-  void Gather(int unit, BufferId shard, BufferId full) {
-    Instruction& gather = builder_.Add(kGather, Collective{.kind = CollectiveKind::kAllGather,
-                                                           .local = Vector(shard),
-                                                           .full = Vector(full, DType::kFloat32, 16)});
-    gather.unit = unit;
-  }
-  BufferId Full(const std::string& name) { return builder_.AddBuffer(name, 64); }
-  // Adds the state of a group, in which `moment` may lie in host memory, and its gradient.
-  struct Group {
-    BufferId weight, moment, gradient;
-  };
-  Group AddGroup(const std::string& name, MemoryKind memory) {
-    const Group group{builder_.AddPersistent(name + ".w", 32), builder_.AddPersistent(name + ".m", 32),
-                      builder_.AddBuffer(name + ".g", 32)};
-    builder_.program().buffers[group.moment].memory = memory;
-    return group;
-  }
-  // Adds the norm of a group, its PrepareUpdate, and its update.
-  void UpdateGroup(int32_t number, const Group& group, BufferId totals) {
-    const BufferId update = builder_.AddBuffer("update", 20);
-    builder_.Add(kCompute, Op(PrepareUpdate{.totals_3 = Vector(totals, DType::kFloat64, 3),
-                                            .update_5 = Vector(update, DType::kFloat32, 5)}));
-    Op op = Update{.update_5 = Vector(update, DType::kFloat32, 5),
-                   .gradient_P = Vector(group.gradient),
-                   .weight_P = Vector(group.weight),
-                   .rule = LionRule{},
-                   .group = number};
-    op.As<Update>()->states[0] = Vector(group.moment);
-    builder_.Add(kCompute, std::move(op));
-    for (InstructionId id = builder_.next() - 2; id < builder_.next(); ++id) {
-      builder_.program().instructions[id].phase = Phase::kUpdate;
-    }
-  }
-  void Norm(const Group& group, BufferId totals) {
-    builder_.Add(kCompute, Op(SumSquares{.x_N = Vector(group.gradient), .total_1 = Vector(totals, DType::kFloat64, 1)}))
-        .phase = Phase::kUpdate;
-  }
-
-  ProgramBuilder builder_;
-};
 
 // ProgramEdit and OverlapCollectives.
 
@@ -172,8 +102,8 @@ TEST_F(PassTest, StateComesInOneGroupAheadAndGoesOutAtOnce) {
   builder_.Loop(2);
   Visit(0, {}, {Vector(groups[0].gradient), Vector(groups[1].gradient), Vector(groups[2].gradient)}, Phase::kBackward);
   builder_.Once();
-  Norm(groups[0], totals);
-  for (int i = 0; i < 3; ++i) UpdateGroup(i, groups[i], totals);
+  Norm(groups[0], Row(totals));
+  for (int i = 0; i < 3; ++i) UpdateGroup(i, groups[i], Row(totals));
   StepProgram program = builder_.Finish();
   OffloadState(program);
   EXPECT_TRUE(CheckStructure(program).ok()) << CheckStructure(program);
@@ -190,9 +120,9 @@ TEST_F(PassTest, WhatMakesADirectionReadsWhatComesInForItsUpdate) {
   const BufferId totals = builder_.AddBuffer("totals", 24), sums = builder_.AddBuffer("sums", 32);
   Visit(0, {}, {Vector(groups[0].gradient), Vector(groups[1].gradient), Vector(groups[2].gradient)}, Phase::kBackward);
   builder_.Once();
-  Norm(groups[0], totals);
+  Norm(groups[0], Row(totals));
   for (int i = 0; i < 3; ++i) {
-    UpdateGroup(i, groups[i], totals);
+    UpdateGroup(i, groups[i], Row(totals));
     StepProgram& program = builder_.program();
     const Instruction update = program.instructions.back();
     program.instructions.pop_back();
@@ -228,8 +158,8 @@ TEST_F(PassTest, StateOfAnUpdateInBackwardComesInBeforeTheVisitBefore) {
   builder_.Loop(2);
   Visit(1, {}, {Vector(a.gradient)}, Phase::kBackward);
   Visit(0, {}, {Vector(out)}, Phase::kBackward);
-  Norm(a, totals);
-  UpdateGroup(0, a, totals);
+  Norm(a, Row(totals));
+  UpdateGroup(0, a, Row(totals));
   for (InstructionId id = 2; id < builder_.next(); ++id) builder_.program().instructions[id].last_iteration_only = true;
   builder_.Once();
   builder_.Touch(kCompute, {Vector(out)}, {});
@@ -274,7 +204,7 @@ TEST_F(PassTest, OnTheHostGradientsGoAheadAndWeightsComeBackOneGroupLater) {
   const BufferId totals = builder_.AddBuffer("totals", 24);
   Visit(0, {}, {Vector(groups[0].gradient), Vector(groups[1].gradient), Vector(groups[2].gradient)}, Phase::kBackward);
   builder_.Loop(1);
-  for (int i = 0; i < 3; ++i) UpdateGroup(i, groups[i], totals);
+  for (int i = 0; i < 3; ++i) UpdateGroup(i, groups[i], Row(totals));
   builder_.Touch(kCompute, {Vector(totals, DType::kFloat64, 3)}, {});
   StepProgram program = builder_.Finish();
   UpdateOnHost(program, host_weights);
@@ -333,6 +263,34 @@ TEST_F(PassTest, ScratchLiesWhereTheOpRuns) {
   EXPECT_THAT(Names(program), ElementsAre("x", "y", "scratch", "z", "scratch"));
 }
 
+// WithAmpleScratch.
+
+TEST_F(PassTest, OpsOfTheDeviceGetTheScratchThatMakesThemFastest) {
+  const BufferId x = builder_.AddBuffer("x", 32), y = builder_.AddBuffer("y", 32), z = builder_.AddHostBuffer("z", 32);
+  builder_.Touch(kCompute, {}, {Vector(x)});  // Needs no scratch.
+  builder_.Add(kCompute, Op(Copy{Vector(x), Vector(y)}));
+  builder_.Add(StreamId::kHost, Op(Copy{Vector(z), Vector(z)}));
+  StepProgram program = builder_.Finish();
+  const PassOps host(60), ops(100, &host);
+  ASSERT_TRUE(AddScratch(program, ops).ok());
+  const std::string before = DumpProgram(program);
+  EXPECT_FALSE(WithAmpleScratch(program, ops, 100).has_value());
+  const std::optional<StepProgram> some = WithAmpleScratch(program, ops, 300),
+                                   all = WithAmpleScratch(program, ops, 999);
+  EXPECT_EQ(DumpProgram(program), before);
+  ASSERT_TRUE(some && all);
+  EXPECT_EQ(some->instructions[1].scratch.extent_bytes(), 300);
+  EXPECT_EQ(all->instructions[1].scratch.extent_bytes(), 400);
+  EXPECT_EQ(all->buffers[all->instructions[1].scratch.where.symbol].slot_bytes, 400);
+  for (const auto& ample : {*some, *all}) {
+    EXPECT_TRUE(CheckStructure(ample).ok()) << CheckStructure(ample);
+    EXPECT_THAT(Listing(ample), Listing(program));
+    EXPECT_THAT(Names(ample), Names(program));
+    EXPECT_FALSE(ample.instructions[0].scratch.present());
+    EXPECT_EQ(ample.instructions[2].scratch.extent_bytes(), 60);
+  }
+}
+
 // OffloadActivations. in_place_test.cc has the programs of WorkInPlace.
 
 TEST_F(PassTest, AnActivationWaitsForItsBackwardInHostMemory) {
@@ -359,18 +317,35 @@ TEST_F(PassTest, AnActivationWaitsForItsBackwardInHostMemory) {
   EXPECT_EQ(program.buffers[kept].held_until, 2);  // While the next visit runs.
 }
 
-// ScheduleUpdates, which decides the places of updates that passes then find.
+// ListPasses.
 
-TEST(ScheduleUpdates, SeveralRanksUpdateAGroupAfterTheBackwardBesideItsReduction) {
-  const std::vector<Visit> visits = {
-      {0, VisitWork::kForward},      {1, VisitWork::kForward},  {2, VisitWork::kForwardAndBackward},
-      {0, VisitWork::kForwardAgain}, {1, VisitWork::kBackward}, {0, VisitWork::kBackward}};
-  const std::vector<std::vector<GroupId>> completed = {{}, {}, {2}, {}, {1}, {0}};
-  using Groups = std::vector<std::vector<GroupId>>;
-  EXPECT_EQ(ScheduleUpdates(visits, completed, UpdateTime::kAfterBackward, 2),
-            (Groups{{}, {}, {}, {}, {}, {}, {0, 1, 2}}));
-  EXPECT_EQ(ScheduleUpdates(visits, completed, UpdateTime::kInBackward, 1), (Groups{{}, {}, {2}, {}, {1}, {0}, {}}));
-  EXPECT_EQ(ScheduleUpdates(visits, completed, UpdateTime::kInBackward, 2), (Groups{{}, {}, {}, {}, {2}, {1}, {0}}));
+TEST_F(PassTest, OptionsSayWhichPassesApply) {
+  const Group group = AddGroup("a", MemoryKind::kDevice);
+  const BufferId totals = builder_.AddBuffer("totals", 24);
+  StepProgram evaluation = builder_.Finish();
+  UpdateGroup(0, group, Row(totals));
+  StepProgram training = builder_.Finish();
+  const PassOps ops(0);
+  const auto passes = [&](const StepOptions& options, StepProgram& program) {
+    std::vector<std::string> names;
+    for (const Pass& pass : ListPasses(options, JobState(), ops, WorkLimits(), program)) {
+      if (pass.applies) names.emplace_back(pass.name);
+    }
+    return names;
+  };
+  EXPECT_THAT(passes({.prepares_weights_once = false}, training),
+              ElementsAre("GatherFloat8", "OverlapCollectives", "AddScratch", "WorkInPlace"));
+  const StepOptions all = {.accumulation = Accumulation::kLayered,
+                           .offload_state = {.parameters = true},
+                           .update_device = UpdateDevice::kHost,
+                           .activations = {.offload = {"*"}},
+                           .update = UpdateTime::kInBackward};
+  EXPECT_THAT(passes(all, training),
+              ElementsAre("UpdateInBackward", "GatherFloat8", "OverlapCollectives", "UpdateOnHost", "OffloadState",
+                          "QuantizeOnce", "PackOnce", "AddScratch", "OffloadActivations", "WorkInPlace"));
+  // Programs that update nothing have weights to copy, and no updates to move.
+  EXPECT_THAT(passes(all, evaluation), ElementsAre("GatherFloat8", "OverlapCollectives", "OffloadState", "AddScratch",
+                                                   "OffloadActivations", "WorkInPlace"));
 }
 
 }  // namespace

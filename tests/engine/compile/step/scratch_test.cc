@@ -1,12 +1,9 @@
 // Scratch is large enough for every iteration, whether the op writes or adds in it.
-#include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <variant>
 
 #include "engine/compile/model/model.h"
 #include "engine/compile/step/compile.h"
-#include "engine/compile/step/passes.h"
 #include "gtest/gtest.h"
 #include "kernels/op_backend.h"
 #include "kernels/ops.h"
@@ -70,38 +67,6 @@ TEST_P(ScratchTest, IsTheMostOfAllIterations) {
       EXPECT_GT(both, 1);
     }
   }
-}
-
-// Is faster with up to 1,000 bytes more for what needs 300.
-class GrowingOps : public PickyOps {
- public:
-  using PickyOps::PickyOps;
-  int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const override {
-    const int64_t needed = ScratchBytes(op);
-    return needed < 300 ? needed : std::max(needed, std::min<int64_t>(1000, most_bytes));
-  }
-};
-
-TEST(AmpleScratch, GivesOpsWhatMakesThemFastest) {
-  StepProgram program;
-  const auto add = [&](StreamId stream, bool accumulate) {
-    Instruction instruction{.stream = stream};
-    instruction.action = MatMul{.accumulate = accumulate};
-    program.instructions.push_back(instruction);
-  };
-  add(StreamId::kCompute, true);
-  add(StreamId::kCompute, false);
-  program.loops = {{0, 2, 1}};
-  const GrowingOps ops(100, 300);
-  ASSERT_TRUE(AddScratch(program, ops).ok());
-  EXPECT_FALSE(WithAmpleScratch(program, ops, 300).has_value());
-  const std::optional<StepProgram> ample = WithAmpleScratch(program, ops, 500);
-  ASSERT_TRUE(ample.has_value());
-  const Tensor &large = ample->instructions[0].scratch, &small = ample->instructions[1].scratch;
-  EXPECT_EQ(large.extent_bytes(), 500);
-  EXPECT_EQ(ample->buffers[large.where.symbol].size_bytes(), 500);
-  EXPECT_EQ(small.extent_bytes(), 100);
-  EXPECT_EQ(ample->buffers[small.where.symbol].size_bytes(), 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Accumulations, ScratchTest,
