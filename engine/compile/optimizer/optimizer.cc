@@ -50,6 +50,7 @@ std::vector<UpdateState> Optimizer::states() const {
   const absl::Span<const UpdateState> of_rule = StatesOf(rule);
   std::vector<UpdateState> states(of_rule.begin(), of_rule.end());
   if (adafactor) states.push_back(AdafactorRule::kMoments);
+  if (muon) states.push_back(muon->momentum_state());
   return states;
 }
 
@@ -65,6 +66,13 @@ Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparamete
                          .beta1 = entry.corrects_bias ? hyperparameters.beta1 : 0,
                          .beta2 = entry.corrects_bias ? hyperparameters.beta2 : 0};
   if (kind == OptimizerKind::kAdafactor) optimizer.adafactor = AdafactorRule::Of(hyperparameters);
+  if (kind == OptimizerKind::kMuon) {
+    optimizer.muon = MuonRule::Of(hyperparameters);
+    Hyperparameters others = AdamWRule::kDefaults;
+    others.weight_decay = hyperparameters.weight_decay;
+    others.moments = hyperparameters.moments;
+    optimizer.others.push_back(MakeOptimizer(OptimizerKind::kAdamW, others));
+  }
   return optimizer;
 }
 

@@ -66,9 +66,9 @@ std::string DescribeStatesOf(const Optimizer& optimizer) {
 // Returns "AdamW's m (f32), v (f32)"; empty if no optimizer that updates a parameter has states.
 std::string DescribeStates(const JobPlan& plan) {
   std::vector<std::string> texts;
-  for (const int group : OptimizersInUse(plan.train.step.state)) {
-    const Optimizer& optimizer = plan.options.OptimizerOf(group);
-    const std::string where = group < 0 ? "" : absl::StrCat(" of optimizer.groups[", group, "]");
+  for (const OptimizerInUse& one : OptimizersInUse(plan.train.step.state)) {
+    const Optimizer& optimizer = one.In(plan.options);
+    const std::string where = one.group < 0 ? "" : absl::StrCat(" of optimizer.groups[", one.group, "]");
     if (!optimizer.states().empty()) texts.push_back(absl::StrCat(DescribeStatesOf(optimizer), where));
   }
   return absl::StrJoin(texts, "; ");
