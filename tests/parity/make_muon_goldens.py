@@ -50,7 +50,9 @@ print("#pragma once\n\nnamespace shale::testing {\n")
 for suffix, dtype in (("", torch.float32), ("InBf16", torch.bfloat16)):
     for name, settings in CASES.items():
         print(f"inline constexpr float {name}{suffix}[] = {{")
-        weights = [f"{numpy.float32(w)!r}".replace("np.float32(", "").replace(")", "") + "f" for w in train(settings, dtype)]
+        weights = [
+            f"{numpy.float32(w)!r}".replace("np.float32(", "").replace(")", "") + "f" for w in train(settings, dtype)
+        ]
         for i in range(0, len(weights), 6):
             print("    " + ", ".join(weights[i : i + 6]) + ",")
         print("};")

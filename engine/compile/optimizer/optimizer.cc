@@ -59,6 +59,11 @@ bool Optimizer::has_states_of_elements() const {
   return std::any_of(all.begin(), all.end(), [](const UpdateState& s) { return s.extent == StateExtent::kElements; });
 }
 
+bool Optimizer::has_bfloat16_states() const {
+  const std::vector<UpdateState> all = states();
+  return std::any_of(all.begin(), all.end(), [](const UpdateState& s) { return s.dtype == DType::kBFloat16; });
+}
+
 Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparameters) {
   const OptimizerEntry& entry = EntryOf(kind);
   Optimizer optimizer = {.kind = kind,

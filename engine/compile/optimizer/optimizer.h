@@ -62,6 +62,8 @@ struct Optimizer {
   std::vector<UpdateState> states() const;
   // Returns whether some of them have an element for each weight, so that it pays to move them to the host.
   bool has_states_of_elements() const;
+  // Returns whether some are in bf16, so that updates round stochastically.
+  bool has_bfloat16_states() const;
 };
 Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparameters);
 

@@ -81,7 +81,7 @@ void EmitOrthogonalDirection(const MuonRule& rule, const GroupState& g, const Te
                              ProgramWriter& writer) {
   const EmitContext compute = {.stream = StreamId::kCompute, .phase = Phase::kUpdate, .once_a_step = true};
   const DType dtype = g.own_weight.dtype == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
-  const Tensor full = writer.AddTensor("muon.direction", BufferCategory::kUnshardedGradients,
+  const Tensor full = writer.AddTensor("muon.direction", BufferCategory::kWorkspace,
                                        Tensor::Contiguous(dtype, {g.placement.elements(Part::kFull)}));
   const Tensor own = g.placement.OwnedOf(full);
   const Tensor step =

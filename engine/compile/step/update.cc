@@ -207,7 +207,7 @@ Update Updater::EmitPrepare(const Tensor& totals, bool counts, const Optimizer& 
   const bool bf16_alone =
       options_.master == MasterWeights::kNone && state_.groups[trained_[0]].own_weight.dtype == DType::kBFloat16;
   Tensor number;
-  if (bf16_alone || HasBFloat16States(optimizer.rule) || optimizer.composed()) {
+  if (bf16_alone || optimizer.has_bfloat16_states() || optimizer.adafactor) {
     number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
   }
   const LossScaling scaling = options_.loss_scaling.value_or(LossScaling());

@@ -109,7 +109,7 @@ class Updater {
   void SumOverRanks(const Tensor& totals, Phase phase);
   bool has_replicas() const { return options_.mesh.replicate > 1; }
   // Emits a PrepareUpdate with these totals. Returns an update that reads it, and that lacks what belongs to one group.
-  // `number_1` is absent if nothing is rounded stochastically and the optimizer is not a composed one.
+  // `number_1` is absent if nothing is rounded stochastically and the optimizer is not Adafactor.
   Update EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer);
   const Optimizer& OptimizerOf(GroupId group) const { return options_.OptimizerOf(state_.groups[group]); }
   // Returns a group's gradient in fp32, and emits the copy that widens it if it is stored in bf16.

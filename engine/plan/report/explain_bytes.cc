@@ -126,7 +126,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
                           KeepsFloat8(plan.train.step.program) ? ", inputs of matmuls in fp8" : "", PerMicroBatch(x));
     case BufferCategory::kActivationBoundaries:
       return absl::StrCat("inputs of units and their gradients", PerMicroBatch(x));
-    case BufferCategory::kWorkspace: return "freed when the unit's forward or backward ends";
+    case BufferCategory::kWorkspace: return "freed when the unit's forward, backward or update ends";
     case BufferCategory::kLossWorkspace: return DescribeLoss(x.job, plan);
     case BufferCategory::kLibraryWorkspace:
       return absl::StrCat("scratch of the kernels", PacksOnce(plan.train.step.program)
