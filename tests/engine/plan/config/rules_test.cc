@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.epsilon: rule LION does not read it; choose ADAMW or ADAMW_8BIT or MUON, or leave "
              "it out"},
         Rule{{"optimizer.momentum=0.5"},
-             "--set: optimizer.momentum: rule ADAMW does not read it; choose SGD, or leave it out"},
+             "--set: optimizer.momentum: rule ADAMW does not read it; choose SGD or MUON, or leave it out"},
         Rule{{"optimizer={rule: SGD momentum: 0 nesterov: true}"},
              "--set: optimizer.nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; set "
              "momentum, or leave nesterov out"},
