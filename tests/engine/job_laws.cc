@@ -264,7 +264,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "model.decoder={layers: 1 width: 8 hidden: 8}", "batch={global_batch: 1 sequence_length: 5}"},
                 1e-2},
         JobCase{"Muon",
-                {"runtime={device: CUDA graphs: true ranks_per_device: 2}", "sharding.ranks=2",
+                {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
                  "optimizer.epsilon=", "optimizer={rule: MUON rate_adjustment: MATCH_RMS_ADAMW}",
                  // A small job, as above.
                  "model.decoder={layers: 1 width: 8 hidden: 8}", "batch={sequence_length: 5}"},

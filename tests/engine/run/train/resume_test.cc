@@ -375,8 +375,9 @@ TEST_F(ResumeTest, AdafactorGoesOnWithOtherRanks) {
 
 constexpr char kMuon[] = "optimizer={rule: MUON rate_adjustment: MATCH_RMS_ADAMW}";
 
-TEST_F(ResumeTest, MuonGoesOnWithTheSameBits) {
-  ExpectThatStoppingChangesNoBit(MakeJob({kMuon, "sharding.ranks=3"}));
+TEST_F(ResumeTest, MuonGoesOnWithTheSameBits) { ExpectThatStoppingChangesNoBit(MakeJob({kMuon, "sharding.ranks=3"})); }
+
+TEST_F(ResumeTest, LeanMuonGoesOnWithTheSameBits) {
   ExpectThatStoppingChangesNoBit(MakeJob({kMuon, "precision.compute=BF16", "optimizer.state=LEAN"}));
 }
 
