@@ -1,6 +1,7 @@
 // The forms of stored weights, which parameters take them, and the flat groups into which that divides parameters.
 #include "engine/compile/graph/storage.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 #include <vector>
@@ -98,9 +99,9 @@ std::vector<bool> GraphBuilder::Float8Weights() const {
 
 void GraphBuilder::SplitGroups() {
   std::vector<ParameterGroup> groups;
-  const std::vector<bool> float8 = Float8Weights(), matrices = MatricesOfBlocks();
-  for (size_t id = 0; id < matrices.size(); ++id) {
-    graph_.parameters[id].block_matrix = matrices[id] && graph_.parameters[id].shape.size() == 2;
+  const std::vector<bool> float8 = Float8Weights(), of_blocks = MatricesOfBlocks();
+  for (size_t id = 0; id < of_blocks.size(); ++id) {
+    graph_.parameters[id].block_matrix = of_blocks[id] && graph_.parameters[id].shape.size() == 2;
   }
   const auto is_divided = [&](const Parameter& p) {
     const std::vector<int>& divided = options_.divided_groups;
