@@ -40,6 +40,9 @@
   X(PrepareUpdate)            \
   X(RecordNorm)               \
   X(Adafactor)                \
+  X(MuonDirection)            \
+  X(DivideByNorm)             \
+  X(MatrixPolynomial)         \
   X(Update)
 
 namespace shale {

@@ -43,6 +43,7 @@
 #include "kernels/ops/float8.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/muon.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/quantized.h"
 #include "kernels/ops/rope.h"

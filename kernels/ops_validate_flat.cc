@@ -9,6 +9,7 @@
 #include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/float8.h"
+#include "kernels/ops/muon.h"
 #include "kernels/ops/quantized.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"
@@ -48,6 +49,10 @@ void CheckRanges(OpChecker& c, absl::string_view name, const std::vector<Element
 void CheckTotal(OpChecker& c, const Tensor& total_1) {
   Dim one{"", 1};
   c.Typed("total", total_1, DType::kFloat64, {&one});
+}
+
+void RefuseHalves(OpChecker& c, absl::string_view name, const Tensor& t) {
+  c.Require(t.dtype != DType::kFloat16, name, " is ", t.ToString(), "; wanted f32 or bf16");
 }
 
 // Requires that blocks of random bits do not begin inside the shard of an op that rounds stochastically.
@@ -289,6 +294,50 @@ void Check(OpChecker& c, const Adafactor& op) {
   }
   c.Require(op.beta1 == 0 || op.weight_decay == 0, "beta1 and weight_decay are both given; wanted one of them");
   CheckShard(c, op.shard_begin, op.shard_stride, moments ? F.size : P.size);
+}
+
+void Check(OpChecker& c, const MuonDirection& op) {
+  Dim P = Flat("P"), update{"update", kUpdateSize}, one{"", 1};
+  Float momentum, direction;
+  c.Typed("update", op.update_5, DType::kFloat32, {&update});
+  c.Typed("gradient", op.gradient_P, DType::kFloat32, {&P});
+  c.Act("momentum", op.momentum_P, momentum, {&P});
+  c.Act("direction", op.direction_P, direction, {&P});
+  RefuseHalves(c, "momentum", op.momentum_P);
+  RefuseHalves(c, "direction", op.direction_P);
+  c.Typed("step", op.step_5, DType::kFloat32, {&update});
+  c.Require(op.number_1.present() == op.rounds(),
+            op.rounds() ? "a bf16 momentum needs number; it is missing"
+                        : "number is given, and nothing is rounded stochastically; wanted "
+                          "no number");
+  if (op.number_1.present()) {
+    c.Typed("number", op.number_1, DType::kInt64, {&one});
+    CheckRandomBlocks(c, op.shard_begin);
+  }
+  RuleChecker(c).DecayRate("beta", op.beta);
+  CheckShard(c, op.shard_begin, op.shard_stride, P.size);
+}
+
+void Check(OpChecker& c, const DivideByNorm& op) {
+  Dim N = Flat("N"), one{"", 1};
+  Float x, out;
+  c.Act("x", op.x_N, x, {&N});
+  c.Act("out", op.out_N, out, {&N});
+  RefuseHalves(c, "x", op.x_N);
+  RefuseHalves(c, "out", op.out_N);
+  if (op.squares_1.present()) c.Typed("squares", op.squares_1, DType::kFloat64, {&one});
+  c.Require(op.epsilon > 0, "epsilon is ", op.epsilon, "; wanted more than 0");
+  c.MayBe("out", "x");
+}
+
+void Check(OpChecker& c, const MatrixPolynomial& op) {
+  Dim M{"M"};
+  c.Act("x", op.x_MM, {&M, &M});
+  c.Act("y", op.y_MM, {&M, &M});
+  c.Act("out", op.out_MM, {&M, &M});
+  RefuseHalves(c, "x", op.x_MM);
+  c.MayBe("out", "x");
+  c.MayBe("out", "y");
 }
 
 void Check(OpChecker& c, const Update& op) {

@@ -4,9 +4,9 @@
 // any rule to a rank's shard of a flat group, and everything above (engine/compile/optimizer, memory plan, checkpoints,
 // reports) loops over the declared states. A new rule is a struct here, with its place in UpdateRule and
 // SHALE_EACH_OPTIMIZER, a value in OptimizerSpec.Rule (proto/job/optimizer.proto), a file update_<rule> of kernels in
-// reference/, cpu/ and cuda/, and a file of tests/kernels. AdafactorRule is no such rule but a composed optimizer:
-// other ops compute a direction, which the rule last_rule() then subtracts. It has no kName, states() and Check. A
-// rule has
+// reference/, cpu/ and cuda/, and a file of tests/kernels. AdafactorRule and MuonRule are no such rules but composed
+// optimizers: other instructions compute a direction, which the rule last_rule() then subtracts. They have no kName,
+// states() and Check. A rule has
 //   kName                its name in messages of ops
 //   kJobName             its name in jobs, and in messages about them: "ADAMW"
 //   kDescription         its name in reports: "AdamW"
@@ -21,12 +21,11 @@
 //   Check(checker)       checks that each hyper-parameter is in its range. checker.DecayRate(name, value) requires a
 //                        value in [0, 1), checker.NotNegative(name, value) a value of 0 or more, and
 //                        checker.StateDType(dtype) f32 or bf16, checker.Require(condition, message) any condition
-//
-// Updates of whole matrices (Muon) are not supported yet: they need a layout that keeps each matrix on one rank, and
-// matmuls before the update.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -39,6 +38,15 @@
 
 namespace shale {
 
+// What Muon multiplies the learning rate of a matrix of r rows and c columns by, because an orthogonal matrix with more
+// elements has smaller ones.
+enum class RateAdjustment : uint8_t {
+  kOriginal,       // sqrt(max(1, r / c)) (Jordan et al., 2024)
+  kMatchRmsAdamW,  // 0.2 sqrt(max(r, c)): the root mean square of an update is then about that of AdamW (Liu et al.,
+                   // 2025)
+  kSpectral,       // sqrt(r / c)
+};
+
 // The hyper-parameters of all optimizers. Each optimizer reads weight_decay and its kFields.
 struct Hyperparameters {
   double learning_rate = 0;  // The default of the peak learning rate. Only jobs read it.
@@ -48,6 +56,8 @@ struct Hyperparameters {
   double weight_decay = 0;
   DType moments = DType::kFloat32;  // Of the states: f32 or bf16.
   bool relative_step = true, scale_parameter = true;
+  int64_t newton_schulz_steps = 5;
+  RateAdjustment rate_adjustment = RateAdjustment::kOriginal;
 };
 
 // Which elements a state has.
@@ -248,6 +258,44 @@ struct AdafactorRule {
   bool operator==(const AdafactorRule&) const = default;
 };
 
+// Muon (Jordan et al., 2024), as torch.optim.Muon. It is composed, for matrices that blocks multiply by: with the ops
+// of kernels/ops/muon.h and matmuls, every rank makes the momentum of a whole matrix nearly orthogonal, and an SGD
+// subtracts its shard of the result (engine/compile/step/orthogonal_update.cc). AdamW updates all other parameters.
+struct MuonRule {
+  static constexpr absl::string_view kJobName = "MUON", kDescription = "Muon";
+  static constexpr Hyperparameters kDefaults = {
+      .learning_rate = 1e-3, .epsilon = 1e-7, .momentum = 0.95, .nesterov = true, .weight_decay = 0.1};
+  static constexpr absl::string_view kFields[] = {
+      "momentum", "nesterov", "epsilon", "moments", "newton_schulz_steps", "rate_adjustment"};
+  static constexpr bool kCorrectsBias = false;
+  // An iteration of Newton and Schulz turns each singular value s into a s + b s^3 + c s^5 with these a, b and c.
+  static constexpr float kCoefficients[] = {3.4445f, -4.7750f, 2.0315f};
+  static MuonRule Of(const Hyperparameters& h) {
+    return {.momentum = static_cast<float>(h.momentum),
+            .epsilon = static_cast<float>(h.epsilon),
+            .weight_decay = static_cast<float>(h.weight_decay),
+            .nesterov = h.nesterov,
+            .steps = h.newton_schulz_steps,
+            .adjustment = h.rate_adjustment,
+            .state_dtype = h.moments};
+  }
+  SgdRule last_rule() const { return {.momentum = 0, .weight_decay = weight_decay}; }
+  UpdateState momentum_state() const { return {.name = "momentum", .dtype = state_dtype}; }
+  // Returns what the learning rate of a matrix is multiplied by.
+  double RateFactor(int64_t rows, int64_t columns) const {
+    const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
+    if (adjustment == RateAdjustment::kMatchRmsAdamW) return 0.2 * std::sqrt(std::max(r, c));
+    return std::sqrt(adjustment == RateAdjustment::kOriginal ? std::max(1.0, r / c) : r / c);
+  }
+
+  float momentum = 0.95f, epsilon = 1e-7f, weight_decay = 0.1f;
+  bool nesterov = true;
+  int64_t steps = 5;  // Iterations, at least 1.
+  RateAdjustment adjustment = RateAdjustment::kOriginal;
+  DType state_dtype = DType::kFloat32;
+  bool operator==(const MuonRule&) const = default;
+};
+
 using UpdateRule = std::variant<AdamWRule, SgdRule, LionRule, AdamW8BitRule>;
 
 // Expands to RULE(Rule, kKind) for each rule, and to COMPOSED(Rule, kKind) for each optimizer that applies one of
@@ -258,7 +306,8 @@ using UpdateRule = std::variant<AdamWRule, SgdRule, LionRule, AdamW8BitRule>;
   RULE(SgdRule, kSgd)                        \
   RULE(LionRule, kLion)                      \
   RULE(AdamW8BitRule, kAdamW8Bit)            \
-  COMPOSED(AdafactorRule, kAdafactor)
+  COMPOSED(AdafactorRule, kAdafactor)        \
+  COMPOSED(MuonRule, kMuon)
 #define SHALE_NOTHING(...)
 
 // Expands to X(Rule, kKind) for each rule. Code that implements all rules uses it to declare one function per rule. The

@@ -139,6 +139,15 @@ absl::Status EditWeights(LocalState& state, const RunOptions& options) {
   return absl::OkStatus();
 }
 
+// Returns GraphOptions::divided_groups.
+std::vector<int> DividedGroups(const StepOptions& step) {
+  std::vector<int> divided;
+  for (int group = -1; group < std::ssize(step.optimizer_groups); ++group) {
+    if (!step.OptimizerOf(group).others.empty()) divided.push_back(group);
+  }
+  return divided;
+}
+
 GraphOptions GraphOptionsOf(const RunOptions& options, int64_t sequence_length) {
   return {.compute_dtype = options.dtype,
           .micro_batch = options.micro_batch,
@@ -152,7 +161,8 @@ GraphOptions GraphOptionsOf(const RunOptions& options, int64_t sequence_length) 
           .float8_matmuls = options.float8_gradients.has_value(),
           .float8_gradients = options.float8_gradients.value_or(DType::kFloat8E5M2),
           .float8_blockwise = options.float8_blockwise,
-          .optimizer_groups = options.optimizer_groups};
+          .optimizer_groups = options.optimizer_groups,
+          .divided_groups = DividedGroups(options.step)};
 }
 
 // Stores the step of a job and its plan, which have been checked, in `result`.

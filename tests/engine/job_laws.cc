@@ -263,6 +263,12 @@ INSTANTIATE_TEST_SUITE_P(
                  // A small job: the kernels' long loops take their time in the emulator.
                  "model.decoder={layers: 1 width: 8 hidden: 8}", "batch={global_batch: 1 sequence_length: 5}"},
                 1e-2},
+        JobCase{"Muon",
+                {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
+                 "optimizer.epsilon=", "optimizer={rule: MUON rate_adjustment: MATCH_RMS_ADAMW}",
+                 // A small job, as above.
+                 "model.decoder={layers: 1 width: 8 hidden: 8}", "batch={sequence_length: 5}"},
+                1e-2},
         JobCase{"AdamW8Bit", {"runtime={device: CUDA graphs: true}", "optimizer.rule=ADAMW_8BIT"}, 1e-2},
         JobCase{"AdaptersOn4Bits",
                 {"runtime={device: CUDA ranks_per_device: 3}", "sharding.ranks=3", "model.adapter={rank: 2 alpha: 4}",

@@ -1,6 +1,7 @@
 // The laws of optimizers: how the state is sharded and stored must not change what an update computes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <set>
@@ -13,6 +14,7 @@
 #include "engine/compile/step/writer.h"
 #include "engine/strings/pattern.h"
 #include "kernels/integers.h"
+#include "kernels/step_scalars.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"
 
@@ -169,8 +171,9 @@ TEST(OptimizerLaws, ThePlanHasTheBytesOfTheDeclaredStates) {
       int64_t values = 0;
       for (const GroupState& g : result.step.state.groups) {
         const int64_t shard = g.layout().shard_elements();
-        EXPECT_EQ(shard % BlockOf(named.optimizer.rule), 0) << named.name;
-        for (const UpdateState& state : named.optimizer.states()) {
+        const Optimizer& own = options.step.OptimizerOf(g);
+        EXPECT_EQ(shard % BlockOf(own.rule), 0) << named.name;
+        for (const UpdateState& state : own.states()) {
           states += g.PlacementOf(state).layout().shard_elements() / state.block * SizeOf(state.dtype);
         }
         values += (master == MasterWeights::kSplit ? 4 : 2) * shard;
@@ -315,6 +318,76 @@ TEST(AdafactorLaws, AParameterOfThreeDimensionsIsRefusedByName) {
   EXPECT_EQ(DeclareState(model, options, writer).status().message(),
             "ADAFACTOR updates vectors and matrices, and filter has 3 dimensions; give it another rule in "
             "optimizer.groups");
+}
+
+Optimizer Muon() { return MakeOptimizer(OptimizerKind::kMuon, EntryOf(OptimizerKind::kMuon).defaults); }
+
+// Matrices of blocks have one state, and all other parameters those of AdamW.
+TEST(MuonLaws, LeavesEmbeddingsNormsAndTheHeadToAdamW) {
+  RunOptions options;
+  options.step.mesh = {.shard = 3};
+  options.step.optimizer = Muon();
+  const RunResult result = MustRun(options, RandomTokens(3, 11, SmallDecoder().vocabulary, 32));
+  std::set<std::string> of_muon, of_adamw;
+  for (const GroupState& g : result.step.state.groups) {
+    int64_t kept = 0;
+    for (const Tensor& t : g.states) kept += t.present();
+    EXPECT_EQ(kept, g.block_matrices ? 1 : 2);
+    for (const ShardLayout::PlacedParameter& p : g.layout().parameters()) {
+      (g.block_matrices ? of_muon : of_adamw).insert(p.name);
+      EXPECT_TRUE(!g.block_matrices || p.shape.size() == 2) << p.name;
+    }
+  }
+  for (const char* name : {"embedding.weight", "head.weight", "final_norm.weight", "blocks.0.attention_norm.weight"}) {
+    EXPECT_EQ(of_adamw.count(name), 1) << name;
+  }
+  EXPECT_EQ(of_muon.size(), 4 * std::get<DecoderConfig>(options.model).layers);
+}
+
+// In a job of another rule, a group of MUON leaves to AdamW what it does not update. Nothing else is divided.
+TEST(MuonLaws, AGroupIsDividedAndOthersAreNot) {
+  RunOptions options;
+  options.step.optimizer_groups = {Muon()};
+  options.optimizer_groups = {{"blocks.1.*"}};
+  const RunResult result = MustRun(options, RandomTokens(3, 11, SmallDecoder().vocabulary, 33));
+  std::vector<std::pair<int, bool>> groups;
+  for (const GroupState& g : result.step.state.groups) groups.push_back({g.optimizer_group, g.block_matrices});
+  EXPECT_EQ(std::count(groups.begin(), groups.end(), std::pair(0, true)), 1);
+  EXPECT_EQ(std::count(groups.begin(), groups.end(), std::pair(0, false)), 1);
+  EXPECT_EQ(std::count(groups.begin(), groups.end(), std::pair(-1, true)), 0);
+}
+
+// On a mesh, ranks of a row gather the direction of each flat group of matrices once, and replicas send nothing.
+TEST(MuonLaws, RepeatsItsBitsAndGathersEachGroupOnce) {
+  const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 34);
+  for (const StoredWeights& weights : kStoredWeights) {
+    RunOptions options;
+    options.steps = 3;
+    options.dtype = weights.dtype;
+    options.step.master = weights.master;
+    options.step.mesh = {.replicate = 2, .shard = 3};
+    options.step.optimizer = Muon();
+    const RunResult one = MustRun(options, tokens), other = MustRun(options, tokens);
+    EXPECT_EQ(one.weights, other.weights);
+    EXPECT_EQ(one.measured_peak_bytes, one.plan.peak_bytes);
+    int64_t gathers = 0, groups = 0;
+    for (const Instruction& instruction : one.step.program.instructions) {
+      const auto* collective = std::get_if<Collective>(&instruction.action);
+      gathers += collective != nullptr && instruction.phase == Phase::kUpdate &&
+                 collective->kind == CollectiveKind::kAllGather && collective->full.elements() > 3 * kTotalSize;
+    }
+    for (const GroupState& g : one.step.state.groups) groups += g.block_matrices;
+    EXPECT_EQ(gathers, groups);
+  }
+}
+
+TEST(MuonLaws, WhatItDoesNotGoWithIsRefusedByName) {
+  RunOptions options;
+  options.step.optimizer = Muon();
+  options.step.update_device = UpdateDevice::kHost;
+  EXPECT_EQ(RunJob(options, RandomTokens(1, 11, SmallDecoder().vocabulary, 35)).status().message(),
+            "MUON updates neither on the HOST nor IN_BACKWARD; use optimizer.device SAME and update AFTER_BACKWARD, or "
+            "rule ADAMW_8BIT");
 }
 
 TEST(OptimizerGroupLaws, AGroupKeepsTheStatesOfItsRuleAndNoOthers) {

@@ -194,6 +194,14 @@ std::vector<Op> FlatOps() {
        {Adafactor::Stage::kSums, Adafactor::Stage::kMoments, Adafactor::Stage::kDirection, Adafactor::Stage::kScale}) {
     ops.push_back(AdafactorOf(stage));
   }
+  ops.push_back(MuonDirection{.update_5 = Float({kUpdateSize}),
+                              .gradient_P = Float({kN}),
+                              .momentum_P = New(DType::kBFloat16, {kN}),
+                              .direction_P = Float({kN}),
+                              .step_5 = Float({kUpdateSize}),
+                              .number_1 = New(kI64, {1})});
+  ops.push_back(DivideByNorm{Act({kN}), New(kF64, {1}), Act({kN})});
+  ops.push_back(MatrixPolynomial{Act({kN, kN}), Act({kN, kN}), Act({kN, kN})});
   for (const UpdateRule& rule : DefaultRules()) ops.push_back(UpdateBy(rule));
   return ops;
 }

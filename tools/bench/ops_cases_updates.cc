@@ -83,6 +83,28 @@ void AddAdafactor(OpCaseMaker& m, std::vector<OpCase>& cases) {
                 .parameters = parameters});
 }
 
+// Adds the ops of Muon, but for matmuls: on a square matrix, and on its product with its transpose.
+void AddMuon(OpCaseMaker& m, std::vector<OpCase>& cases) {
+  const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(m.s.parameters)));
+  const int64_t p = side * side;
+  const std::string shape = absl::StrCat("[", side, ", ", side, "]");
+  cases.push_back(m.Finish(MuonDirection{.update_5 = m.F32({kUpdateSize}),
+                                         .gradient_P = m.F32({p}),
+                                         .momentum_P = m.F32({p}),
+                                         .direction_P = m.Act({p}),
+                                         .step_5 = m.F32({kUpdateSize})},
+                           "", shape));
+  cases.push_back(m.Finish(
+      DivideByNorm{.x_N = m.Act({p}), .squares_1 = m.New(DType::kFloat64, {1}), .out_N = m.Act({p})}, "", shape));
+  cases.push_back(m.Finish(MatrixPolynomial{.x_MM = m.Act({side, side}),
+                                            .y_MM = m.Act({side, side}),
+                                            .out_MM = m.Act({side, side}),
+                                            .a = 3.4445f,
+                                            .b = -4.775f,
+                                            .c = 2.0315f},
+                           "", shape));
+}
+
 // Adds every update rule on the flat vectors of a unit, in bf16 with every form of masters, and with lean state.
 void AddUpdates(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const int64_t p = m.s.parameters;
@@ -131,6 +153,7 @@ void AddOpsOnFlatGroups(OpCaseMaker& m, std::vector<OpCase>& cases) {
   AddFlat(m, cases);
   AddUpdates(m, cases);
   if (m.act == DType::kFloat32) AddAdafactor(m, cases);
+  if (m.act != DType::kFloat16) AddMuon(m, cases);
 }
 
 }  // namespace shale

@@ -56,7 +56,7 @@ NOT_SANITIZED = f"-*DeathTest*:*Laws*:*Nccl*:*Communicator*:StreamOrdered*:*Devi
 LAWS = (
     ("steps", "StepLaws.*:CommunicationLaws.*:LossLaws.*", 45),
     ("optimizers", "AdafactorLaws.*:GroupClippingLaws.*:OptimizerLaws.*:OptimizerGroupLaws.*:UpdateLaws.*:"
-                   "GradientShardLaws.*:ReduceLaws.*", 40),
+                   "GradientShardLaws.*:MuonLaws.*:ReduceLaws.*", 40),
     ("offload", "StateOffloadLaws.*", 15),
     ("graphs", "GraphLaws.*", 15),
     ("jobs", "*/JobLaws.*:*/LiveStateLaws.*", 60),

@@ -1,6 +1,7 @@
 // The forms of stored weights, which parameters take them, and the flat groups into which that divides parameters.
 #include "engine/compile/graph/storage.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 #include <vector>
@@ -98,16 +99,25 @@ std::vector<bool> GraphBuilder::Float8Weights() const {
 
 void GraphBuilder::SplitGroups() {
   std::vector<ParameterGroup> groups;
-  const std::vector<bool> float8 = Float8Weights();
+  const std::vector<bool> float8 = Float8Weights(), of_blocks = MatricesOfBlocks();
+  for (size_t id = 0; id < of_blocks.size(); ++id) {
+    graph_.parameters[id].block_matrix = of_blocks[id] && graph_.parameters[id].shape.size() == 2;
+  }
+  const auto is_divided = [&](const Parameter& p) {
+    const std::vector<int>& divided = options_.divided_groups;
+    return !p.frozen && std::find(divided.begin(), divided.end(), p.optimizer_group) != divided.end();
+  };
   const auto add = [&](const ParameterGroup& whole, ParameterGroup part) {
     part.name =
         absl::StrCat(whole.name, part.frozen ? ".frozen" : "", RowOf(part.storage).suffix, part.float8 ? ".fp8" : "");
     if (part.dtype != options_.compute_dtype) absl::StrAppend(&part.name, ".", ToString(part.dtype));
     if (part.optimizer_group >= 0) absl::StrAppend(&part.name, ".groups[", part.optimizer_group, "]");
+    if (part.block_matrices) absl::StrAppend(&part.name, ".matrices");
     for (const ParameterId id : whole.parameters) {
       const Parameter& p = graph_.parameters[id];
       if (p.dtype == part.dtype && p.frozen == part.frozen && p.storage == part.storage &&
-          p.optimizer_group == part.optimizer_group && float8[id] == part.float8) {
+          p.optimizer_group == part.optimizer_group && float8[id] == part.float8 &&
+          (is_divided(p) && p.block_matrix) == part.block_matrices) {
         part.parameters.push_back(id);
       }
     }
@@ -123,7 +133,10 @@ void GraphBuilder::SplitGroups() {
     for (const DType dtype : dtypes) {
       for (const bool in_float8 : {false, true}) {
         for (const int optimizer_group : optimizer_groups) {
-          add(group, {.dtype = dtype, .optimizer_group = optimizer_group, .float8 = in_float8});
+          for (const bool matrices : {false, true}) {
+            add(group,
+                {.dtype = dtype, .optimizer_group = optimizer_group, .block_matrices = matrices, .float8 = in_float8});
+          }
         }
         for (int storage = 0; storage < kStorages; ++storage) {
           add(group, {.dtype = dtype, .frozen = true, .storage = static_cast<Storage>(storage), .float8 = in_float8});

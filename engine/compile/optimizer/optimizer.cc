@@ -50,12 +50,18 @@ std::vector<UpdateState> Optimizer::states() const {
   const absl::Span<const UpdateState> of_rule = StatesOf(rule);
   std::vector<UpdateState> states(of_rule.begin(), of_rule.end());
   if (adafactor) states.push_back(AdafactorRule::kMoments);
+  if (muon) states.push_back(muon->momentum_state());
   return states;
 }
 
 bool Optimizer::has_states_of_elements() const {
   const std::vector<UpdateState> all = states();
   return std::any_of(all.begin(), all.end(), [](const UpdateState& s) { return s.extent == StateExtent::kElements; });
+}
+
+bool Optimizer::has_bfloat16_states() const {
+  const std::vector<UpdateState> all = states();
+  return std::any_of(all.begin(), all.end(), [](const UpdateState& s) { return s.dtype == DType::kBFloat16; });
 }
 
 Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparameters) {
@@ -65,6 +71,13 @@ Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparamete
                          .beta1 = entry.corrects_bias ? hyperparameters.beta1 : 0,
                          .beta2 = entry.corrects_bias ? hyperparameters.beta2 : 0};
   if (kind == OptimizerKind::kAdafactor) optimizer.adafactor = AdafactorRule::Of(hyperparameters);
+  if (kind == OptimizerKind::kMuon) {
+    optimizer.muon = MuonRule::Of(hyperparameters);
+    Hyperparameters others = AdamWRule::kDefaults;
+    others.weight_decay = hyperparameters.weight_decay;
+    others.moments = hyperparameters.moments;
+    optimizer.others.push_back(MakeOptimizer(OptimizerKind::kAdamW, others));
+  }
   return optimizer;
 }
 

@@ -50,12 +50,20 @@ struct Optimizer {
   // those of all other optimizers without one, by the largest norm of the step.
   std::optional<double> max_gradient_norm;
   std::optional<AdafactorRule> adafactor;  // What it does before `rule`, with kAdafactor.
+  std::optional<MuonRule> muon;            // The same, with kMuon.
+  // What updates the parameters that are no matrices of blocks (Parameter::block_matrix), if it updates only these: one
+  // optimizer, or none.
+  std::vector<Optimizer> others;
 
   bool composed() const { return EntryOf(kind).composed; }
+  // Returns what updates its parameters that are matrices of blocks, or those that are not.
+  const Optimizer& Of(bool block_matrices) const { return block_matrices || others.empty() ? *this : others[0]; }
   // Returns the states that it keeps, those of its rule first.
   std::vector<UpdateState> states() const;
   // Returns whether some of them have an element for each weight, so that it pays to move them to the host.
   bool has_states_of_elements() const;
+  // Returns whether some are in bf16, so that updates round stochastically.
+  bool has_bfloat16_states() const;
 };
 Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparameters);
 

@@ -40,7 +40,7 @@ enum class BufferCategory : uint8_t {
   kWidenedParameters,     // Weights as ops use them, if they are stored or kept in another form: widened, or in fp8.
   kActivations,           // Kept from forward to backward.
   kActivationBoundaries,  // Inputs and outputs of units, and their gradients.
-  kWorkspace,             // Used only within one forward or backward of a unit.
+  kWorkspace,             // Used only within one forward, backward or update of a unit.
   kLossWorkspace,
   kLibraryWorkspace,
   kData,      // Tokens, and the scalars of a step.

@@ -120,7 +120,12 @@ struct StepOptions {
   // buffers live only from the first write to the update, and share bytes with other buffers of the step.
   bool keep_gradients = false;
 
-  // Returns what updates a flat group, by ParameterGroup::optimizer_group.
+  // Returns what updates a flat group: a ParameterGroup or a GroupState.
+  template <class Group>
+  const Optimizer& OptimizerOf(const Group& group) const {
+    return OptimizerOf(group.optimizer_group).Of(group.block_matrices);
+  }
+  // Returns an optimizer by ParameterGroup::optimizer_group.
   const Optimizer& OptimizerOf(int optimizer_group) const {
     return optimizer_group < 0 ? optimizer : optimizer_groups[optimizer_group];
   }

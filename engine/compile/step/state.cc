@@ -81,11 +81,12 @@ absl::StatusOr<GroupState> PlaceGroup(const ModelGraph& model, const ParameterGr
                                       const StepOptions& options) {
   std::vector<ShardLayout::Entry> entries;
   for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
-  const int64_t block = std::max(RowOf(group.storage).block, BlockOf(options.OptimizerOf(group.optimizer_group).rule));
+  const int64_t block = std::max(RowOf(group.storage).block, BlockOf(options.OptimizerOf(group).rule));
   SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard), block));
   return GroupState{.placement = GroupPlacement(std::move(layout), options.placement()),
                     .frozen = group.frozen,
                     .optimizer_group = group.optimizer_group,
+                    .block_matrices = group.block_matrices,
                     .storage = group.storage,
                     .float8 = group.float8};
 }
@@ -94,12 +95,14 @@ absl::StatusOr<GroupState> PlaceGroup(const ModelGraph& model, const ParameterGr
 std::vector<UpdateState> StatesOfGroups(const ModelGraph& model, const StepOptions& options) {
   std::vector<UpdateState> states;
   for (int optimizer_group = -1; optimizer_group < std::ssize(options.optimizer_groups); ++optimizer_group) {
-    const bool used = std::any_of(model.groups.begin(), model.groups.end(), [&](const ParameterGroup& group) {
-      return !group.frozen && group.optimizer_group == optimizer_group;
-    });
-    if (!used) continue;
-    for (const UpdateState& state : options.OptimizerOf(optimizer_group).states()) {
-      if (std::find(states.begin(), states.end(), state) == states.end()) states.push_back(state);
+    for (const bool block_matrices : {true, false}) {
+      const bool used = std::any_of(model.groups.begin(), model.groups.end(), [&](const ParameterGroup& group) {
+        return !group.frozen && group.optimizer_group == optimizer_group && group.block_matrices == block_matrices;
+      });
+      if (!used) continue;
+      for (const UpdateState& state : options.OptimizerOf(optimizer_group).Of(block_matrices).states()) {
+        if (std::find(states.begin(), states.end(), state) == states.end()) states.push_back(state);
+      }
     }
   }
   std::stable_partition(states.begin(), states.end(),
@@ -122,8 +125,8 @@ absl::Status PlaceFactors(const ModelGraph& model, const ParameterGroup& group, 
     const Parameter& parameter = model.parameters[group.parameters[i]];
     if (parameter.shape.size() > 2) {
       return absl::InvalidArgumentError(absl::StrCat(
-          EntryOf(options.OptimizerOf(group.optimizer_group).kind).name, " updates vectors and matrices, and ",
-          parameter.name, " has ", parameter.shape.size(), " dimensions; give it another rule in optimizer.groups"));
+          EntryOf(options.OptimizerOf(group).kind).name, " updates vectors and matrices, and ", parameter.name, " has ",
+          parameter.shape.size(), " dimensions; give it another rule in optimizer.groups"));
     }
     const bool matrix = parameter.shape.size() == 2;
     const int64_t columns = matrix ? parameter.shape.back() : parameter.elements();
@@ -187,7 +190,7 @@ class GroupDeclarer {
       }
     }
     g.states.resize(state.states.size());
-    for (const UpdateState& s : options_.OptimizerOf(group_.optimizer_group).states()) {
+    for (const UpdateState& s : options_.OptimizerOf(group_).states()) {
       const int64_t elements = g.PlacementOf(s).elements(g.placement.placement().state) / s.block;
       // The others are so small that they stay on the device.
       const bool moves = s.extent == StateExtent::kElements && offload_.moments;
@@ -264,7 +267,7 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     const GroupDeclarer declarer(model, group, options, writer);
     declarer.Weights(g);
     if (!group.frozen) {
-      if (HasFactors(options.OptimizerOf(group.optimizer_group))) {
+      if (HasFactors(options.OptimizerOf(group))) {
         SHALE_RETURN_IF_ERROR(PlaceFactors(model, group, options, g));
       }
       declarer.MastersAndStates(state, g);

@@ -59,6 +59,7 @@ struct GroupState {
   SavedTensors snapshot;
   bool frozen = false;                 // Whether it does not train: then it has only weights, and what is saved.
   int optimizer_group = -1;            // As ParameterGroup::optimizer_group.
+  bool block_matrices = false;         // As ParameterGroup::block_matrices.
   Storage storage = Storage::kAsUsed;  // As ParameterGroup::storage.
   bool float8 = false;                 // As ParameterGroup::float8.
 

@@ -180,7 +180,7 @@ Update Updater::EmitPrepare(const Tensor& totals, bool counts, const Optimizer& 
   const bool bf16_alone =
       options_.master == MasterWeights::kNone && state_.groups[trained_[0]].own_weight.dtype == DType::kBFloat16;
   Tensor number;
-  if (bf16_alone || HasBFloat16States(optimizer.rule) || optimizer.adafactor) {
+  if (bf16_alone || optimizer.has_bfloat16_states() || optimizer.adafactor) {
     number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
   }
   const LossScaling scaling = options_.loss_scaling.value_or(LossScaling());
@@ -228,6 +228,9 @@ void Updater::EmitUpdate(GroupId group, Update update) {
   for (size_t i = 0; i < states.size(); ++i) update.states[i] = state(states[i]);
   if (const auto& adafactor = OptimizerOf(group).adafactor) {
     EmitFactoredDirection(*adafactor, g, state(AdafactorRule::kMoments), update, writer_);
+  }
+  if (const auto& muon = OptimizerOf(group).muon) {
+    EmitOrthogonalDirection(*muon, g, state(muon->momentum_state()), update, writer_);
   }
   Compute(Op(std::move(update)));
   if (!g.placement.placement().gathers_after_update()) return;

@@ -1,5 +1,5 @@
 // Updater: emits the instructions that turn the gradients of a step into new parameters: norms and updates. Also the
-// stages of Adafactor, which turn the gradient of a group into a direction.
+// stages of Adafactor and Muon, which turn the gradient of a group into a direction.
 //
 //   backward of all units
 //   squared norms of all groups
@@ -93,9 +93,7 @@ class Updater {
   // Emits a PrepareUpdate with these totals. Returns an update that reads it, and that lacks what belongs to one group.
   // `number_1` is absent if nothing is rounded stochastically and the optimizer is not Adafactor.
   Update EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer);
-  const Optimizer& OptimizerOf(GroupId group) const {
-    return options_.OptimizerOf(state_.groups[group].optimizer_group);
-  }
+  const Optimizer& OptimizerOf(GroupId group) const { return options_.OptimizerOf(state_.groups[group]); }
   // Returns a group's gradient in fp32, and emits the copy that widens it if it is stored in bf16.
   Tensor WidenedGradient(GroupId group);
   void EmitUpdate(GroupId group, Update update);
@@ -129,5 +127,19 @@ class Updater {
 // read the direction in place of the gradient.
 void EmitFactoredDirection(const AdafactorRule& settings, const GroupState& g, const Tensor& own_moments,
                            Update& update, ProgramWriter& writer);
+
+// Emits the stages of Muon for a group of matrices whose reduced gradient is complete:
+//
+//   shard     MuonDirection updates the momentum, and rounds the direction to f32, or to bf16 if weights have 16 bits
+//   gather    an all-gather brings the direction whole to every rank that has a shard of the group
+//   matrices  for each matrix: its norm, and iterations of three matmuls (kernels/ops/muon.h). The last one multiplies
+//             by the factor on the learning rate of the matrix
+//   shard     the update reads this rank's shard of the result
+//
+// Every rank computes all matrices, so equal gradients give equal bits with any number of ranks, and replicas do the
+// same without communication. `momentum` is the group's state MuonRule::momentum_state. `update` is the group's update
+// by MuonRule::last_rule, and reads the gradient. Lets it read the result in place of the gradient.
+void EmitOrthogonalDirection(const MuonRule& rule, const GroupState& g, const Tensor& momentum, Update& update,
+                             ProgramWriter& writer);
 
 }  // namespace shale

@@ -207,6 +207,8 @@ struct OptimizerGroupConfig {
   double learning_rate_factor = 1;  // On the job's learning rate.
   std::optional<double> weight_decay, beta1, beta2, epsilon, momentum;
   std::optional<bool> nesterov;
+  std::optional<int64_t> newton_schulz_steps;
+  std::optional<RateAdjustment> rate_adjustment;
   // The largest norm of its gradients alone; 0: they are not clipped. Empty: they are clipped with those of the job.
   std::optional<double> max_gradient_norm;
 
@@ -226,6 +228,8 @@ struct OptimizerConfig {
   Moments moments = Moments::kFloat32;
   bool relative_step = true;
   bool scale_parameter = true;
+  int64_t newton_schulz_steps = 5;
+  RateAdjustment rate_adjustment = RateAdjustment::kOriginal;
   std::vector<std::string> no_decay;    // Name patterns of parameters without decay. Vectors never decay.
   std::vector<std::string> train_only;  // Name patterns of the parameters that train. Empty: all.
   Storage frozen_weights = Storage::kAsUsed;
@@ -246,8 +250,10 @@ Optimizer MakeOptimizer(const OptimizerConfig& config);
 std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config);
 // Returns whether one of them keeps states that can move to the host (StepOptions::has_states).
 bool HasStates(const OptimizerConfig& config);
-// Returns the patterns of the groups (GraphOptions::optimizer_groups).
+// Return the patterns of the groups (GraphOptions::optimizer_groups), and those whose rule is one of matrices
+// (GraphOptions::divided_groups).
 std::vector<std::vector<std::string>> PatternsOfGroups(const OptimizerConfig& config);
+std::vector<int> DividedGroups(const OptimizerConfig& config);
 // Returns the rule that updates a parameter if it trains.
 OptimizerKind KindOf(const OptimizerConfig& config, absl::string_view parameter);
 

@@ -20,7 +20,9 @@ Hyperparameters HyperparametersOf(const OptimizerConfig& config) {
           .weight_decay = config.weight_decay,
           .moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32,
           .relative_step = config.relative_step,
-          .scale_parameter = config.scale_parameter};
+          .scale_parameter = config.scale_parameter,
+          .newton_schulz_steps = config.newton_schulz_steps,
+          .rate_adjustment = config.rate_adjustment};
 }
 
 }  // namespace
@@ -40,6 +42,8 @@ std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config) {
       own.momentum = defaults.momentum;
       own.nesterov = defaults.nesterov;
       own.weight_decay = defaults.weight_decay;
+      own.newton_schulz_steps = defaults.newton_schulz_steps;
+      own.rate_adjustment = defaults.rate_adjustment;
     }
     own.beta1 = group.beta1.value_or(own.beta1);
     own.beta2 = group.beta2.value_or(own.beta2);
@@ -47,9 +51,15 @@ std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config) {
     own.momentum = group.momentum.value_or(own.momentum);
     own.nesterov = group.nesterov.value_or(own.nesterov);
     own.weight_decay = group.weight_decay.value_or(own.weight_decay);
-    optimizers.push_back(MakeOptimizer(kind, own));
-    optimizers.back().learning_rate_factor = group.learning_rate_factor;
-    optimizers.back().max_gradient_norm = group.max_gradient_norm;
+    own.newton_schulz_steps = group.newton_schulz_steps.value_or(own.newton_schulz_steps);
+    own.rate_adjustment = group.rate_adjustment.value_or(own.rate_adjustment);
+    const auto set = [&](Optimizer& optimizer) {
+      optimizer.learning_rate_factor = group.learning_rate_factor;
+      optimizer.max_gradient_norm = group.max_gradient_norm;
+    };
+    Optimizer& made = optimizers.emplace_back(MakeOptimizer(kind, own));
+    set(made);
+    for (Optimizer& other : made.others) set(other);
   }
   return optimizers;
 }
@@ -64,6 +74,16 @@ std::vector<std::vector<std::string>> PatternsOfGroups(const OptimizerConfig& co
   std::vector<std::vector<std::string>> patterns;
   for (const OptimizerGroupConfig& group : config.groups) patterns.push_back(group.parameters);
   return patterns;
+}
+
+std::vector<int> DividedGroups(const OptimizerConfig& config) {
+  std::vector<int> divided;
+  if (!MakeOptimizer(config).others.empty()) divided.push_back(-1);
+  const std::vector<Optimizer> groups = MakeGroupOptimizers(config);
+  for (int i = 0; i < std::ssize(groups); ++i) {
+    if (!groups[i].others.empty()) divided.push_back(i);
+  }
+  return divided;
 }
 
 OptimizerKind KindOf(const OptimizerConfig& config, absl::string_view parameter) {

@@ -209,7 +209,7 @@ void CheckMoments(const proto::OptimizerSpec& spec, const OptimizerConfig& optim
 
 void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
   CheckMoments(spec, optimizer, errors);
-  if (optimizer.nesterov && optimizer.momentum == 0) {
+  if (optimizer.nesterov && optimizer.momentum == 0 && !EntryOf(optimizer.kind).composed) {
     errors.AddRule(
         {"optimizer.nesterov", "optimizer.momentum"},
         "Nesterov's update looks ahead along the momentum, and momentum is 0; set momentum, or leave nesterov out");
@@ -240,7 +240,7 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
   }
 }
 
-// A composed optimizer, such as ADAFACTOR, needs whole parameters before it updates them.
+// A composed optimizer, such as ADAFACTOR or MUON, needs whole parameters before it updates them.
 void CheckComposed(const OptimizerConfig& optimizer, SpecErrors& errors) {
   std::vector<std::pair<std::string, Optimizer>> all = {{"optimizer.", MakeOptimizer(optimizer)}};
   for (const Optimizer& group : MakeGroupOptimizers(optimizer)) {
@@ -310,7 +310,9 @@ void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) 
                                          {"beta2", group.beta2.has_value()},
                                          {"epsilon", group.epsilon.has_value()},
                                          {"momentum", group.momentum.has_value()},
-                                         {"nesterov", group.nesterov.has_value()}}) {
+                                         {"nesterov", group.nesterov.has_value()},
+                                         {"newton_schulz_steps", group.newton_schulz_steps.has_value()},
+                                         {"rate_adjustment", group.rate_adjustment.has_value()}}) {
       if (!is_given || entry.Reads(name)) continue;
       errors.AddRuleAboutFirst(
           {absl::StrCat(path, ".", name), absl::StrCat(path, ".rule"), "optimizer.rule"},

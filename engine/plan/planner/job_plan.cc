@@ -99,6 +99,7 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
       job.precision.fp8_gradients == Float8Gradients::kE4M3 ? DType::kFloat8E4M3 : DType::kFloat8E5M2;
   options.float8_blockwise = job.precision.fp8_scaling == Float8Scaling::kBlockwise;
   options.optimizer_groups = PatternsOfGroups(job.optimizer);
+  options.divided_groups = DividedGroups(job.optimizer);
   return options;
 }
 

@@ -157,10 +157,10 @@ int64_t AllReducedGradientBytes(const StepProgram& program) {
   return bytes;
 }
 
-std::vector<int> OptimizersInUse(const JobState& state) {
-  std::set<int> used;
+std::vector<OptimizerInUse> OptimizersInUse(const JobState& state) {
+  std::set<OptimizerInUse> used;
   for (const GroupState& group : state.groups) {
-    if (!group.frozen) used.insert(group.optimizer_group);
+    if (!group.frozen) used.insert({group.optimizer_group, !group.block_matrices});
   }
   return {used.begin(), used.end()};
 }

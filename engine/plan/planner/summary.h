@@ -71,9 +71,15 @@ double Float8FlopsPerToken(const ModelGraph& graph);
 // one another and no others. Of a document as long as a sequence, ModelFlopsPerToken counts exactly that.
 double DocumentAttentionFlops(const Job& job, const ModelGraph& graph, int64_t length);
 
-// Returns what updates at least one parameter: indices into StepOptions::optimizer_groups, ascending. -1 stands for
-// StepOptions::optimizer.
-std::vector<int> OptimizersInUse(const JobState& state);
+// An optimizer that updates at least one parameter: StepOptions::OptimizerOf(group), Of(!others).
+struct OptimizerInUse {
+  int group = -1;
+  bool others = false;  // Whether it is Optimizer::others, or has none.
+  const Optimizer& In(const StepOptions& options) const { return options.OptimizerOf(group).Of(!others); }
+  auto operator<=>(const OptimizerInUse&) const = default;
+};
+// Returns them by their group, ascending.
+std::vector<OptimizerInUse> OptimizersInUse(const JobState& state);
 
 // Return the number of parameters of the model, in elements, without padding: of all, and of those that train.
 int64_t CountParameters(const ModelGraph& graph);

@@ -18,8 +18,8 @@ namespace shale {
 
 std::string RulesInUse(const JobPlan& plan) {
   std::vector<absl::string_view> names;
-  for (const int group : OptimizersInUse(plan.train.step.state)) {
-    const absl::string_view name = EntryOf(plan.options.OptimizerOf(group).kind).description;
+  for (const OptimizerInUse& one : OptimizersInUse(plan.train.step.state)) {
+    const absl::string_view name = EntryOf(one.In(plan.options).kind).description;
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return absl::StrJoin(names, " and ");

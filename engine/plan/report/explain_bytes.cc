@@ -66,9 +66,9 @@ std::string DescribeStatesOf(const Optimizer& optimizer) {
 // Returns "AdamW's m (f32), v (f32)"; empty if no optimizer that updates a parameter has states.
 std::string DescribeStates(const JobPlan& plan) {
   std::vector<std::string> texts;
-  for (const int group : OptimizersInUse(plan.train.step.state)) {
-    const Optimizer& optimizer = plan.options.OptimizerOf(group);
-    const std::string where = group < 0 ? "" : absl::StrCat(" of optimizer.groups[", group, "]");
+  for (const OptimizerInUse& one : OptimizersInUse(plan.train.step.state)) {
+    const Optimizer& optimizer = one.In(plan.options);
+    const std::string where = one.group < 0 ? "" : absl::StrCat(" of optimizer.groups[", one.group, "]");
     if (!optimizer.states().empty()) texts.push_back(absl::StrCat(DescribeStatesOf(optimizer), where));
   }
   return absl::StrJoin(texts, "; ");
@@ -126,7 +126,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
                           KeepsFloat8(plan.train.step.program) ? ", inputs of matmuls in fp8" : "", PerMicroBatch(x));
     case BufferCategory::kActivationBoundaries:
       return absl::StrCat("inputs of units and their gradients", PerMicroBatch(x));
-    case BufferCategory::kWorkspace: return "freed when the unit's forward or backward ends";
+    case BufferCategory::kWorkspace: return "freed when the unit's forward, backward or update ends";
     case BufferCategory::kLossWorkspace: return DescribeLoss(x.job, plan);
     case BufferCategory::kLibraryWorkspace:
       return absl::StrCat("scratch of the kernels", PacksOnce(plan.train.step.program)

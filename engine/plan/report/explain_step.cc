@@ -118,7 +118,8 @@ struct Form {
 double BytesOf(MasterWeights master, const Optimizer& optimizer) {
   constexpr int64_t kElements = int64_t{1} << 20;
   const int64_t masters = master == MasterWeights::kFloat32 ? 4 : master == MasterWeights::kSplit ? 2 : 0;
-  return 2 + masters + static_cast<double>(StateBytes(optimizer.rule, kElements)) / kElements;
+  const double muon = optimizer.muon ? static_cast<double>(SizeOf(optimizer.muon->state_dtype)) : 0;
+  return 2 + masters + muon + static_cast<double>(StateBytes(optimizer.rule, kElements)) / kElements;
 }
 
 double BytesOf(const Form& form, OptimizerConfig optimizer) {

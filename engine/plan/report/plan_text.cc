@@ -115,9 +115,11 @@ absl::string_view ClippedTo(Clipping clipping) {
 
 // Returns "AdamW, SGD for groups[0]".
 std::string DescribeRules(const JobPlan& plan) {
-  return absl::StrJoin(OptimizersInUse(plan.train.step.state), ", ", [&](std::string* out, int group) {
-    absl::StrAppend(out, EntryOf(plan.options.OptimizerOf(group).kind).description,
-                    group < 0 ? "" : absl::StrCat(" for groups[", group, "]"));
+  return absl::StrJoin(OptimizersInUse(plan.train.step.state), ", ", [&](std::string* out, const OptimizerInUse& one) {
+    const bool leaves = one.others && !plan.options.OptimizerOf(one.group).others.empty();
+    absl::StrAppend(out, EntryOf(one.In(plan.options).kind).description,
+                    leaves ? " for all but matrices of blocks" : "",
+                    one.group < 0 ? "" : absl::StrCat(leaves ? " in" : " for", " groups[", one.group, "]"));
   });
 }
 

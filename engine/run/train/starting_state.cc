@@ -200,8 +200,9 @@ absl::Status CheckSameRules(const Manifest& manifest, const OptimizerConfig& sav
                      "the rules, or ",
                      NewRun(job.model));
     }
-    const Optimizer optimizer =
+    const Optimizer of_group =
         parameter.optimizer_group < 0 ? MakeOptimizer(job.optimizer) : groups[parameter.optimizer_group];
+    const Optimizer& optimizer = of_group.Of(parameter.block_matrix);
     const std::vector<SavedState> theirs = manifest.StatesOf(manifest.parameters[i]),
                                   ours = SavedStatesOf(optimizer, parameter);
     if (CanRestoreStates(theirs, ours)) continue;

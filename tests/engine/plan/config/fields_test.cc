@@ -203,7 +203,7 @@ TEST(FieldHelp, ExplainsSectionsAndFields) {
                                              "Each strategy shards what the ones before it shard.\n\n"
                                              "  DDP                         Replicates everything"));
   EXPECT_THAT(*FieldHelp("runtime.nccl_windows"), ::testing::HasSubstr("Only with runtime.device CUDA."));
-  EXPECT_THAT(*FieldHelp("optimizer"), ::testing::HasSubstr("Only with optimizer.rule SGD."));
+  EXPECT_THAT(*FieldHelp("optimizer"), ::testing::HasSubstr("Only with optimizer.rule SGD or MUON."));
   EXPECT_THAT(*FieldHelp("job"), ::testing::HasSubstr("  data                        The source of the tokens, and"));
   EXPECT_EQ(ErrorOf(FieldHelp("batch.micro_batches").status()),
             "batch.micro_batches: no such field; allowed: global_batch, micro_batch, sequence_length; did you mean "

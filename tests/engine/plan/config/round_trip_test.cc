@@ -42,10 +42,12 @@ TEST(RoundTrip, EveryHyperparameterReachesTheRule) {
     std::vector<std::string> settings = {"weight_decay=0.015625"};
     for (const absl::string_view field : entry.fields) {
       const bool is_switch = field == "relative_step" || field == "scale_parameter";
-      const std::string value = field == "nesterov"  ? "=true"
-                                : field == "moments" ? "=BF16"
-                                : is_switch          ? "=false"
-                                                     : "=0.015625";
+      const std::string value = field == "nesterov"              ? (entry.defaults.nesterov ? "=false" : "=true")
+                                : field == "moments"             ? "=BF16"
+                                : is_switch                      ? "=false"
+                                : field == "newton_schulz_steps" ? "=7"
+                                : field == "rate_adjustment"     ? "=SPECTRAL"
+                                                                 : "=0.015625";
       settings.push_back(std::string(field.data(), field.size()) + value);
     }
     for (const std::string& setting : settings) {
@@ -53,7 +55,9 @@ TEST(RoundTrip, EveryHyperparameterReachesTheRule) {
       ExpectRoundTrip(job);
       const Optimizer changed = MakeOptimizer(job.optimizer), before = MakeOptimizer(usual.optimizer);
       const bool same_states = setting == "moments=BF16" && StatesOf(before.rule).empty();
-      EXPECT_EQ(changed.rule == before.rule && changed.adafactor == before.adafactor && !same_states, false)
+      EXPECT_EQ(changed.rule == before.rule && changed.adafactor == before.adafactor && changed.muon == before.muon &&
+                    !same_states,
+                false)
           << rule << " " << setting;
     }
   }

@@ -89,12 +89,12 @@ INSTANTIATE_TEST_SUITE_P(
              "leave it out"},
         Rule{{"optimizer.moments=BF16"}, ""},
         Rule{{"optimizer.moments=BF16", "optimizer.rule=ADAMW_8BIT"},
-             "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION or ADAFACTOR, "
-             "or leave it out"},
+             "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION or ADAFACTOR "
+             "or MUON, or leave it out"},
         Rule{
             {"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" weight_decay: 0}}"},
             "--set: optimizer.moments: rule ADAMW_8BIT does not read it, nor does that of a group; choose ADAMW or SGD "
-            "or LION or ADAFACTOR, or leave it out"},
+            "or LION or ADAFACTOR or MUON, or leave it out"},
         Rule{{"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" rule: LION}}"}, ""},
         Rule{
             {"optimizer={rule: ADAFACTOR groups {parameters: \"*.bias\" rule: ADAMW}}"},
@@ -178,9 +178,10 @@ INSTANTIATE_TEST_SUITE_P(
              "that learning_rate is for"},
         Rule{{"optimizer.rule=LION"}, ""},
         Rule{{"optimizer.rule=LION", "optimizer.epsilon=1e-6"},
-             "--set: optimizer.epsilon: rule LION does not read it; choose ADAMW or ADAMW_8BIT, or leave it out"},
+             "--set: optimizer.epsilon: rule LION does not read it; choose ADAMW or ADAMW_8BIT or MUON, or leave "
+             "it out"},
         Rule{{"optimizer.momentum=0.5"},
-             "--set: optimizer.momentum: rule ADAMW does not read it; choose SGD, or leave it out"},
+             "--set: optimizer.momentum: rule ADAMW does not read it; choose SGD or MUON, or leave it out"},
         Rule{{"optimizer={rule: SGD momentum: 0 nesterov: true}"},
              "--set: optimizer.nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; set "
              "momentum, or leave nesterov out"},

@@ -337,6 +337,7 @@ const std::vector<std::vector<std::string>>& GivenFields() {
       {"optimizer.rule=LION", "optimizer.moments=FP32"},
       {"optimizer.rule=SGD", "optimizer.momentum=0.9"},
       {"optimizer.rule=ADAFACTOR"},
+      {"optimizer.rule=MUON"},
       {"optimizer.rule=ADAMW_8BIT"},
       {"optimizer.state=FULL", "precision.compute=BF16"},
       {"optimizer.state=LEAN", "precision.compute=BF16"},

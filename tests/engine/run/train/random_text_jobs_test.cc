@@ -163,7 +163,8 @@ class RandomTextJobs : public TextDataTest {
 
   // Chooses the rule of the update, dtypes, and whether updates are in backward, which it returns.
   static bool ChooseUpdate(Random& random, TextJob& job) {
-    const absl::string_view rule = OneOf(random, {"ADAMW", "ADAMW", "ADAMW", "SGD", "LION", "ADAMW_8BIT", "ADAFACTOR"});
+    const absl::string_view rule =
+        OneOf(random, {"ADAMW", "ADAMW", "ADAMW", "SGD", "LION", "ADAMW_8BIT", "ADAFACTOR", "MUON"});
     job.overrides.push_back(absl::StrCat("optimizer.rule=", rule));
     // A large epsilon, so that AdamW too is smooth.
     if (rule == "ADAMW" || rule == "ADAMW_8BIT") job.overrides.push_back("optimizer.epsilon=1e-3");
@@ -172,7 +173,8 @@ class RandomTextJobs : public TextDataTest {
     job.bf16 = Sometimes(random, 3, "precision.compute=BF16", job.overrides);
     if (job.bf16) Sometimes(random, 2, "precision.master=SPLIT", job.overrides);
     if (job.bf16) Sometimes(random, 2, "precision.fp32_logits=true", job.overrides);
-    const bool in_backward = rule != "ADAFACTOR" && Sometimes(random, 3, "optimizer.update=IN_BACKWARD", job.overrides);
+    const bool composed = rule == "ADAFACTOR" || rule == "MUON";
+    const bool in_backward = !composed && Sometimes(random, 3, "optimizer.update=IN_BACKWARD", job.overrides);
     if (in_backward) {
       job.overrides.insert(job.overrides.end(), {"optimizer.max_gradient_norm=0", "optimizer.non_finite=SKIP"});
     }

@@ -373,6 +373,29 @@ TEST_F(ResumeTest, AdafactorGoesOnWithOtherRanks) {
   }
 }
 
+constexpr char kMuon[] = "optimizer={rule: MUON rate_adjustment: MATCH_RMS_ADAMW}";
+
+TEST_F(ResumeTest, MuonGoesOnWithTheSameBits) { ExpectThatStoppingChangesNoBit(MakeJob({kMuon, "sharding.ranks=3"})); }
+
+TEST_F(ResumeTest, LeanMuonGoesOnWithTheSameBits) {
+  ExpectThatStoppingChangesNoBit(MakeJob({kMuon, "precision.compute=BF16", "optimizer.state=LEAN"}));
+}
+
+TEST_F(ResumeTest, MuonGoesOnWithOtherRanks) {
+  const Run run = Train(MakeJob({kMuon, "sharding={ranks: 4 shard_ranks: 2}"}), "muon");
+  ASSERT_TRUE(run.status.ok()) << run.status;
+  for (const char* division : {"sharding.ranks=1", "sharding={ranks: 3 strategy: ZERO1 accumulation: LAYERED}",
+                               "sharding={ranks: 2 strategy: DDP accumulation: NO_SYNC}"}) {
+    SCOPED_TRACE(division);
+    const Run divided = Train(MakeJob({kMuon, division}), division, From("muon", 3));
+    ASSERT_TRUE(divided.status.ok()) << divided.status;
+    ASSERT_FALSE(divided.losses.empty());
+    for (const auto& [step, loss] : divided.losses) EXPECT_NEAR(loss, run.losses.at(step), 1e-3 * loss) << step;
+  }
+  const Run other = Train(MakeJob({"sharding.ranks=1"}), "other rule", From("muon", 3));
+  EXPECT_TRUE(absl::StrContains(other.status.message(), "is MUON, the job's is ADAMW")) << other.status;
+}
+
 // Other ranks find each parameter's states by its name, and another rule of one parameter is refused by its name.
 TEST_F(ResumeTest, GroupsOfTheOptimizerAreFoundByName) {
   const Run run = Train(MakeJob({kNorms, kBlock}), "groups");

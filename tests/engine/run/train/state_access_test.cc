@@ -41,6 +41,7 @@ TEST_F(StateAccessTest, AStateThatIsCopiedSliceBySliceTrainsOnWithTheSameBits) {
            {"optimizer.epsilon=", "optimizer.rule=LION", "sharding.ranks=2"},
            {"optimizer.rule=ADAMW_8BIT", "sharding.ranks=2"},
            {"optimizer.epsilon=", "optimizer={rule: ADAFACTOR learning_rate: 1}", "sharding.ranks=3"},
+           {"optimizer.epsilon=", "optimizer.rule=MUON", "sharding.ranks=3"},
            {"optimizer={update: IN_BACKWARD clipping: PREVIOUS_NORM non_finite: SKIP}", "sharding.ranks=2"}}) {
     SCOPED_TRACE(absl::StrJoin(overrides, " "));
     testing::ExpectStateCanBeCopied(MakeJob(overrides), [&](const Job& job) { return MustCreate(job); });
