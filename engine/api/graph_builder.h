@@ -62,8 +62,8 @@ struct GraphOptions {
   // Whether tiles and blocks of these matrices have scales of their own ([Note: blockwise scales] in
   // kernels/float8_scales.h), instead of one scale for each matrix.
   bool float8_blockwise = false;
-  // Whether the ops that quantize these matrices also compute them, where they are results of norms and gates that
-  // nothing else reads (UseFloat8Sources in engine/compile/graph/graph.h). Changes no bits.
+  // Whether the ops that quantize these matrices also compute them, where they are results of norms, activation
+  // functions or RoPE that nothing else reads (UseFloat8Sources in engine/compile/graph/graph.h). Changes no bits.
   bool float8_sources = true;
   // For each group of the optimizer, the name patterns of its parameters, which are updated by settings of their own. A
   // parameter belongs to the first group with a pattern that matches its name. See [Note: groups of the optimizer].

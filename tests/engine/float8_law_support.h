@@ -16,7 +16,7 @@ int64_t TimesQuantized(const StepProgram& program);
 // forward and for backward.
 void ExpectQuantizingOnceAgrees(RunOptions options, const Tokens& tokens, int64_t blocks);
 
-// Expects that steps have the same bits whether ops that quantize compute norms and gates themselves (GraphOptions::
+// Expects that steps have the same bits whether ops that quantize compute matrices themselves (GraphOptions::
 // float8_sources) or read them, with all presets of activation checkpointing, with LAYERED and with two ranks; and that
 // backward keeps no more bytes with sources, and that runs need the memory that was planned.
 void ExpectSourcesChangeNoBits(RunOptions options, const Tokens& tokens);
