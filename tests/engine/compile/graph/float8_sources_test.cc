@@ -80,7 +80,7 @@ class Float8SourcesTest : public ::testing::Test {
       Tensor qk = qkv;
       if (norms) {
         qk = b.NewActivation("normed", input.dtype, {input.dim(0), 2 * kColumns});
-        HeadNorm(b, heads(qkv, 0, 2), b.AddParameter(0, "head", {kHeadWidth}, kOnes), 1e-5, heads(qk, 0, 2), "heads");
+        HeadNorm(b, heads(qkv, 0, 2), b.AddParameter(0, "heads", {kHeadWidth}, kOnes), 1e-5, heads(qk, 0, 2), "heads");
       }
       ApplyRope(b, SplitFirst(b, heads(qk, 0, 2), 1), 100, {});
       const Tensor out = Attention(b, SplitFirst(b, heads(qk, 0, 1), 1), SplitFirst(b, heads(qk, 1, 1), 1),
