@@ -353,6 +353,20 @@ TEST(Float8Laws, ComputingMatricesWhereTheyAreQuantizedMovesFewerBytes) {
   ForEachOp<SwiGluBackward>(with, [](const auto&, const auto&) { ADD_FAILURE() << "computes a gradient for itself"; });
 }
 
+// Of Falcon's norm, y is not written, and AbsMax and QuantizeFloat8 read mean, rstd, weight and bias. Of GELU and of
+// its gradient, matrices [T, F] are not written, and both ops read x, and for the gradient d_y as well.
+TEST(Float8Laws, ComputingLayerNormsAndGeluWhereTheyAreQuantizedMovesFewerBytes) {
+  const int64_t T = kFloat8Length, C = 32, F = 48, Q = (4 + 1) * 8, blocks = Float8Decoder().layers;
+  RunOptions options = Float8Options();
+  options.model = FalconLike(Float8Decoder());
+  const int64_t with = BytesMoved(MustRun(options, Batch(1)).step.program);
+  options.float8_sources = false;
+  const int64_t without = BytesMoved(MustRun(options, Batch(1)).step.program);
+  const int64_t norm = 2 * T * C - (2 * 2 * 4 * T + 2 * 2 * C);
+  const int64_t gelu = 2 * T * ((2 + 1 + 1) * F - 2 * F), gradient = 2 * T * ((3 + 1 + 1) * F - 2 * 2 * F);
+  EXPECT_EQ(without - with, blocks * (norm + gelu + gradient + 2 * 2 * T * Q));
+}
+
 TEST(Float8Laws, OnlyLinearLayersOfBlocksMultiplyInFp8) {
   const RunResult result = MustRun(Float8Options(), Batch(1));
   std::map<std::string, int> float8, others;
