@@ -72,6 +72,13 @@ std::vector<Op> MatMulOps() {
                      .out_scales = Float({2, 136}),
                      .transposed_scales = Float({2, 200}),
                      .scales = Float8Scales::kTiles},
+      TransposeFloat8{New(DType::kFloat8E4M3, {kT, kN}), New(DType::kFloat8E4M3, {kN, kT})},
+  };
+}
+
+// Ops that compute the matrix which they quantize.
+std::vector<Op> Float8SourceOps() {
+  return {
       AbsMax{
           Act({kT, kN}), Float({1}), {.kind = Float8Source::Kind::kNorm, .weight_C = Act({kN}), .rstd_R = Float({kT})}},
       AbsMax{Act({kT, kN}),
@@ -97,7 +104,6 @@ std::vector<Op> MatMulOps() {
                      .transposed_scales = Float({2, 200}),
                      .scales = Float8Scales::kTiles,
                      .source = {.kind = Float8Source::Kind::kGateGradient, .d_y_RF = Act({136, 100})}},
-      TransposeFloat8{New(DType::kFloat8E4M3, {kT, kN}), New(DType::kFloat8E4M3, {kN, kT})},
   };
 }
 
@@ -216,7 +222,7 @@ std::vector<Op> FlatOps() {
 std::vector<Op> ValidOps() {
   std::vector<Op> ops;
   for (std::vector<Op> family :
-       {EmbeddingOps(), MatMulOps(), AttentionOps(), ActivationAndLossOps(), NormOps(), FlatOps()}) {
+       {EmbeddingOps(), MatMulOps(), Float8SourceOps(), AttentionOps(), ActivationAndLossOps(), NormOps(), FlatOps()}) {
     for (Op& op : family) {
       int32_t symbol = 0;
       VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {

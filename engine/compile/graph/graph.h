@@ -185,8 +185,8 @@ struct DataNeeds {
 //
 // Some gradients are written, because others read them: where a layer has a bias, its gradient sums up that of the
 // layer's output (queries and keys in Qwen 2, what GELU reads in GPT-2). Where queries and keys have norms (Qwen 3,
-// Gemma 3), RoPE writes what the gradient of the norm reads, and this op writes what is quantized. It is no source: with
-// one, each read of d_x would become reads of d_y and x, which are as many bytes as d_x written and read, or more.
+// Gemma 3), RoPE writes what the gradient of the norm reads, and this op writes what is quantized. It is no source:
+// with one, each read of d_x would become reads of d_y and x, which are as many bytes as d_x written and read, or more.
 //
 // Backward keeps no more than without it. Where it computes the fp8 form of an activation again, it reads what that is
 // computed from. So a matrix is left alone if backward wants its fp8 form and does not read all of that anyway.
