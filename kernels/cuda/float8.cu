@@ -57,7 +57,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
     for (int k = 0; k < kOfTurn; ++k) {
       SHALE_UNROLL
       for (int half = 0; half < Source::kHalves; ++half) {
-        const Pack<T, kPack> values = source.Values(loaded[k], columns[k] + half * C, C);
+        const Pack<T, kPack> values = source.template Values<kAligned>(loaded[k], columns[k] + half * C, C);
         SHALE_UNROLL
         for (int i = 0; i < kPack; ++i) largest = Larger(largest, __float_as_uint(Widen(values.at[i])) & 0x7FFFFFFFu);
       }

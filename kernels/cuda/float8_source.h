@@ -36,7 +36,10 @@ struct MatrixSource {
   SHALE_DEVICE Raw Load(int64_t row, int64_t column, int64_t end) const {
     return LoadPack<kAligned>(x.at, x.Begin(row), column, end);
   }
-  SHALE_DEVICE Pack<T, kPackOf<T>> Values(const Raw& raw, int64_t column, int64_t end) const { return raw; }
+  template <bool kAligned>
+  SHALE_DEVICE Pack<T, kPackOf<T>> Values(const Raw& raw, int64_t column, int64_t end) const {
+    return raw;
+  }
 };
 
 template <class T>
@@ -59,6 +62,7 @@ struct NormSource {
     return {LoadPack<kAligned>(x.at, x.Begin(row), column, end), LoadPack<kAligned>(weight, 0, column, end),
             rstd.Load(row)};
   }
+  template <bool kAligned>
   SHALE_DEVICE Pack<T, kPackOf<T>> Values(const Raw& raw, int64_t column, int64_t end) const {
     Pack<T, kPackOf<T>> values = {};
     SHALE_UNROLL
@@ -80,7 +84,7 @@ struct LayerNormSource {
   };
   static constexpr bool kIsOfForward = true;
   static constexpr int kHalves = 1;
-  static constexpr int kTurns = 4;
+  static constexpr int kTurns = 2;
   Rows<T> x;
   Global<T> weight, bias;
   Global<float> mean, rstd;
@@ -90,6 +94,7 @@ struct LayerNormSource {
     return {LoadPack<kAligned>(x.at, x.Begin(row), column, end), LoadPack<kAligned>(weight, 0, column, end),
             LoadPack<kAligned>(bias, 0, column, end), mean.Load(row), rstd.Load(row)};
   }
+  template <bool kAligned>
   SHALE_DEVICE Pack<T, kPackOf<T>> Values(const Raw& raw, int64_t column, int64_t end) const {
     Pack<T, kPackOf<T>> values = {};
     SHALE_UNROLL
@@ -103,66 +108,65 @@ struct LayerNormSource {
 };
 
 // The first `rotated` numbers of a row are heads, each of two halves. Number i of a half has its pair at the same place
-// of the other half. kAligned promises that a pack lies in one half.
+// of the other half. kAligned promises that a pack lies in one half. Values loads the cosines and sines, which caches
+// hold: all heads of a token read the same ones, and in Raw they would take twice the registers of the numbers.
 template <class T>
 struct RopeSource {
   using Element = T;
   static constexpr int kPack = kPackOf<T>;
   struct Raw {
-    Pack<T, kPack> x, other;
-    Floats<kPack> cosine, sine;  // The sine is that of the pair's second number, so its sign is turned for the first.
+    Pack<T, kPack> own, other;
+    int32_t position = 0;
   };
   static constexpr bool kIsOfForward = false;
   static constexpr int kHalves = 1;
-  static constexpr int kTurns = 4;
+  static constexpr int kTurns = 2;
   Rows<T> x;
   Global<int32_t> position_ids;
   Global<float> cosines, sines;
   int64_t sequence_length, rotated, half;
 
+  // Where a number lies in its half, and whether that is the second one of a head.
+  struct Place {
+    int64_t i;
+    bool second;
+  };
+  SHALE_DEVICE Place PlaceOfColumn(int64_t column) const {
+    const int64_t number_of_half = Quotient(column, half);
+    return {column - number_of_half * half, number_of_half % 2 == 1};
+  }
   template <bool kAligned>
   SHALE_DEVICE Raw Load(int64_t row, int64_t column, int64_t end) const {
-    Raw raw = {};
-    const int64_t begin = x.Begin(row), angles = PositionAt(row) * half;
-    if constexpr (kAligned) {
-      LoadNumbers<kPack>(begin, angles, column, end, raw.x, raw.other, raw.cosine, raw.sine);
-    } else {
+    const int64_t begin = x.Begin(row), s = row - Quotient(row, sequence_length) * sequence_length;
+    Raw raw = {LoadPack<kAligned>(x.at, begin, column, end), {}, 0};
+    raw.position = static_cast<int32_t>(PositionOf(position_ids, row, s));
+    constexpr int kAtOnce = kAligned ? kPack : 1;
+    SHALE_UNROLL
+    for (int i = 0; i < kPack; i += kAtOnce) {
+      if (column + i >= rotated) continue;
+      const int64_t pair = begin + column + i + (PlaceOfColumn(column + i).second ? -half : half);
+      const auto others = x.at.template Load<kAtOnce>(pair);
       SHALE_UNROLL
-      for (int i = 0; i < kPack; ++i) {
-        Pack<T, 1> own = {}, other = {};
-        Floats<1> cosine = {}, sine = {};
-        LoadNumbers<1>(begin, angles, column + i, end, own, other, cosine, sine);
-        raw.x.at[i] = own.at[0], raw.other.at[i] = other.at[0];
-        raw.cosine.at[i] = cosine.at[0], raw.sine.at[i] = sine.at[0];
-      }
+      for (int k = 0; k < kAtOnce; ++k) raw.other.at[i + k] = others.at[k];
     }
     return raw;
   }
-  SHALE_DEVICE int64_t PositionAt(int64_t row) const {
-    return PositionOf(position_ids, row, row - Quotient(row, sequence_length) * sequence_length);
-  }
-  // Loads N adjacent numbers of one half, and what rotates them.
-  template <int N>
-  SHALE_DEVICE void LoadNumbers(int64_t begin, int64_t angles, int64_t column, int64_t end, Pack<T, N>& own,
-                                Pack<T, N>& other, Floats<N>& cosine, Floats<N>& sine) const {
-    if (column >= end) return;
-    own = x.at.template Load<N>(begin + column);
-    if (column >= rotated) return;
-    const int64_t number_of_half = Quotient(column, half), i = column - number_of_half * half;
-    const bool second = number_of_half % 2 == 1;
-    other = x.at.template Load<N>(begin + (second ? column - half : column + half));
-    cosine = LoadFloats<N>(cosines, angles + i);
-    sine = LoadFloats<N>(sines, angles + i);
-    SHALE_UNROLL
-    for (int k = 0; k < N; ++k) sine.at[k] = second ? sine.at[k] : -sine.at[k];
-  }
+  template <bool kAligned>
   SHALE_DEVICE Pack<T, kPack> Values(const Raw& raw, int64_t column, int64_t end) const {
-    Pack<T, kPack> values = raw.x;
+    Pack<T, kPack> values = raw.own;
+    constexpr int kAtOnce = kAligned ? kPack : 1;
     SHALE_UNROLL
-    for (int i = 0; i < kPack; ++i) {
-      // As in rope.cu.
-      const float value = Widen(raw.x.at[i]) * raw.cosine.at[i] + Widen(raw.other.at[i]) * raw.sine.at[i];
-      if (column + i < rotated) values.at[i] = Narrow<T>(value);
+    for (int i = 0; i < kPack; i += kAtOnce) {
+      if (column + i >= rotated) continue;
+      const Place place = PlaceOfColumn(column + i);
+      const int64_t angles = raw.position * half + place.i;
+      const auto cosine = LoadFloats<kAtOnce>(cosines, angles), sine = LoadFloats<kAtOnce>(sines, angles);
+      SHALE_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        // As in rope.cu, where each difference is that of the same products.
+        const float turned = Widen(raw.own.at[i + k]) * cosine.at[k], pair = Widen(raw.other.at[i + k]) * sine.at[k];
+        values.at[i + k] = Narrow<T>(place.second ? turned + pair : turned - pair);
+      }
     }
     return values;
   }
@@ -182,6 +186,7 @@ struct GeluSource {
   SHALE_DEVICE Raw Load(int64_t row, int64_t column, int64_t end) const {
     return LoadPack<kAligned>(x.at, x.Begin(row), column, end);
   }
+  template <bool kAligned>
   SHALE_DEVICE Pack<T, kPackOf<T>> Values(const Raw& raw, int64_t column, int64_t end) const {
     Pack<T, kPackOf<T>> values;
     SHALE_UNROLL
@@ -211,6 +216,7 @@ struct GeluGradientSource {
   SHALE_DEVICE Raw Load(int64_t row, int64_t column, int64_t end) const {
     return {LoadPack<kAligned>(x.at, x.Begin(row), column, end), LoadPack<kAligned>(d_y, row * C, column, end)};
   }
+  template <bool kAligned>
   SHALE_DEVICE Pack<T, kPackOf<T>> Values(const Raw& raw, int64_t column, int64_t end) const {
     Pack<T, kPackOf<T>> values;
     SHALE_UNROLL
@@ -251,6 +257,7 @@ struct GateSource {
     }
     return values;
   }
+  template <bool kAligned>
   SHALE_DEVICE Pack<T, kPackOf<T>> Values(const Raw& raw, int64_t column, int64_t end) const {
     return kind == GateKind::kSilu ? ValuesOf<SiluGate>(raw) : ValuesOf<TanhGeluGate>(raw);
   }
@@ -302,6 +309,7 @@ struct GateGradientSource {
     }
     return values;
   }
+  template <bool kAligned>
   SHALE_DEVICE Pack<T, kPackOf<T>> Values(const Raw& raw, int64_t column, int64_t end) const {
     return kind == GateKind::kSilu ? ValuesOf<SiluGate>(raw, column) : ValuesOf<TanhGeluGate>(raw, column);
   }

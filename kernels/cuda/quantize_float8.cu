@@ -48,7 +48,7 @@ SHALE_DEVICE OwnNumbers LoadOwn(const Source& source, const OwnPlace& place, int
     for (int r = 0; r < kRowsOfTurn; ++r) {
       SHALE_UNROLL
       for (int p = 0; p < kPacks; ++p) {
-        const auto values = source.Values(raws[r][p], column + p * kPack, C);
+        const auto values = source.template Values<kAligned>(raws[r][p], column + p * kPack, C);
         SHALE_UNROLL
         for (int i = 0; i < kPack; ++i) numbers.at[first + r][p * kPack + i] = Widen(values.at[i]);
       }
