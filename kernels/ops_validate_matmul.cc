@@ -104,12 +104,30 @@ void Check(OpChecker& c, const BiasBackward& op) {
 
 namespace {
 
+// Checks what kRope rotates of a matrix of R rows and C columns.
+void CheckRotation(OpChecker& c, const Tensor& x, const Float8Source& source, const Dim& R, const Dim& C) {
+  const Float8Source::Rotation& of = source.rotation;
+  c.Require(of.sequence_length >= 1 && R.size % of.sequence_length == 0, "x is ", x.ToString(),
+            "; wanted rows that are whole sequences of ", of.sequence_length, " tokens");
+  c.Require(of.heads >= 1 && of.head_width >= 1 && of.columns() <= C.size, "x is ", x.ToString(), "; wanted room for ",
+            of.heads, " heads of width ", of.head_width);
+  c.Require(of.head_width % 2 == 0, "heads have the width ", of.head_width, "; wanted an even one");
+  c.Require(of.theta > 0, "theta is ", of.theta, "; wanted more than 0");
+  c.Require(of.scaling.factor > 0, "scaling.factor is ", of.scaling.factor, "; wanted more than 0");
+  if (!c.ok() || !source.position_ids_BS.present()) return;
+  Dim B{"B", R.size / of.sequence_length}, S{"S", of.sequence_length};
+  c.Typed("position_ids", source.position_ids_BS, DType::kInt32, {&B, &S});
+}
+
 // Checks the matrix of a source, and what it is computed from ([Note: sources of fp8]). Sets its dimensions.
 void CheckFloat8Source(OpChecker& c, const Tensor& x, const Float8Source& source, Dim& R, Dim& C) {
   using Kind = Float8Source::Kind;
-  const bool norm = source.kind == Kind::kNorm, gradient = source.kind == Kind::kGateGradient;
-  if (source.kind == Kind::kMatrix || norm) {
+  const Kind kind = source.kind;
+  const bool layer_norm = kind == Kind::kLayerNorm, norm = kind == Kind::kNorm || layer_norm;
+  const bool gradient = kind == Kind::kGateGradient || kind == Kind::kGeluGradient;
+  if (kind != Kind::kGate && kind != Kind::kGateGradient) {
     c.Act("x", x, {&R, &C}, Layout::kDenseRows);
+    if (gradient) c.Act("d_y", source.d_y_RF, {&R, &C});
   } else {
     Dim whole{"2F"};
     c.Act("x", x, {&R, &whole});
@@ -120,15 +138,20 @@ void CheckFloat8Source(OpChecker& c, const Tensor& x, const Float8Source& source
   }
   if (norm) {
     c.Act("weight", source.weight_C, {&C});
+    if (layer_norm) c.Act("bias", source.bias_C, {&C});
+    if (layer_norm) c.Typed("mean", source.mean_R, DType::kFloat32, {&R});
     c.Typed("rstd", source.rstd_R, DType::kFloat32, {&R});
   }
+  if (kind == Kind::kRope) CheckRotation(c, x, source, R, C);
   c.Require(source.kind == Kind::kMatrix || x.dtype != DType::kFloat32, "x is ", x.ToString(),
             "; wanted bf16 or f16, because the source is ", ToString(source.kind));
   const struct {
     absl::string_view name;
     const Tensor& tensor;
     bool wanted;
-  } operands[] = {{"weight", source.weight_C, norm}, {"rstd", source.rstd_R, norm}, {"d_y", source.d_y_RF, gradient}};
+  } operands[] = {{"weight", source.weight_C, norm},   {"bias", source.bias_C, layer_norm},
+                  {"mean", source.mean_R, layer_norm}, {"rstd", source.rstd_R, norm},
+                  {"d_y", source.d_y_RF, gradient},    {"position_ids", source.position_ids_BS, kind == Kind::kRope}};
   for (const auto& [name, tensor, wanted] : operands) {
     c.Require(wanted || !tensor.present(), name, " is ", tensor.ToString(), "; wanted none, because the source is ",
               ToString(source.kind));
@@ -151,9 +174,8 @@ void Check(OpChecker& c, const QuantizeFloat8& op) {
   const bool has_out = op.out_RC.present(), one = op.scales == Float8Scales::kOne;
   const Tensor& first = has_out ? op.out_RC : op.transposed_CR;
   c.Require(IsFloat8(first.dtype), has_out ? "out" : "transposed", " is ", first.ToString(), "; wanted ", kFormats);
-  const bool activations = op.source.kind == Float8Source::Kind::kNorm || op.source.kind == Float8Source::Kind::kGate;
-  c.Require(!activations || first.dtype == DType::kFloat8E4M3, has_out ? "out" : "transposed", " is ", first.ToString(),
-            "; wanted f8e4m3, because the source is ", ToString(op.source.kind));
+  c.Require(!op.source.is_of_forward() || first.dtype == DType::kFloat8E4M3, has_out ? "out" : "transposed", " is ",
+            first.ToString(), "; wanted f8e4m3, because the source is ", ToString(op.source.kind));
   if (has_out) c.Typed("out", op.out_RC, first.dtype, {&R, &C});
   if (op.transposed_CR.present()) c.Typed("transposed", op.transposed_CR, first.dtype, {&C, &R});
   const struct {

@@ -72,36 +72,6 @@ void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
   }
 }
 
-// x Phi(x). The tail Phi(-a), a >= 0, is e^(-a^2 / 2) P(t) with t = 1 / (1 + 0.3 a) and a polynomial P of degree 8. P
-// is fitted for the smallest relative error on a < 13.5, which is 2.7e-7 in fp32. Rounding a^2 / 2 adds up to a^2 / 2
-// units of 2^-24.
-struct ErfGelu {
-  struct Normal {
-    Vector tail, density;  // Phi(-|x|) and e^(-x^2 / 2).
-  };
-  static HWY_INLINE Normal NormalOf(Vector x) {
-    const Vector a = hn::Min(Splat(100.0f), hn::Abs(x));  // e^(-a^2 / 2) is 0 long before 100.
-    const Vector t = hn::Div(Splat(1.0f), hn::MulAdd(Splat(0.3f), a, Splat(1.0f)));
-    Vector p = Splat(0.03593175485730171f);
-    for (const float c : {-0.15827608108520508f, 0.20820671319961548f, -0.05539394170045853f, 0.12946924567222595f,
-                          0.0996374785900116f, 0.12079835683107376f, 0.11962638795375824f}) {
-      p = hn::MulAdd(p, t, Splat(c));
-    }
-    const Vector density = Exp(hn::Mul(Splat(-0.5f), hn::Mul(a, a)));
-    return {hn::Mul(hn::Mul(p, t), density), density};
-  }
-  static HWY_INLINE Vector Phi(Vector x, Vector tail) {
-    return hn::IfThenElse(hn::Lt(x, hn::Zero(Floats())), tail, hn::Sub(Splat(1.0f), tail));
-  }
-  static HWY_INLINE Vector Value(Vector x) { return hn::Mul(x, Phi(x, NormalOf(x).tail)); }
-  static HWY_INLINE ValueAndSlope Both(Vector x) {
-    const Normal normal = NormalOf(x);
-    const Vector phi = Phi(x, normal.tail);
-    constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
-    return {hn::Mul(x, phi), hn::MulAdd(hn::Mul(x, Splat(kInverseSqrt2Pi)), normal.density, phi)};
-  }
-};
-
 template <class Kind, class T>
 void GeluForwardT(const GeluForward& op, int64_t begin, int64_t end) {
   const T* x = op.x_TF.as<const T>() + begin;

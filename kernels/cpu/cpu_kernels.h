@@ -39,6 +39,8 @@ int64_t ScratchBytesOf(const CrossEntropy& op, const Context& context);
 int64_t ScratchBytesOf(const RmsNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const LayerNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const BiasBackward& op, const Context& context);
+int64_t ScratchBytesOf(const AbsMax& op, const Context& context);
+int64_t ScratchBytesOf(const QuantizeFloat8& op, const Context& context);
 int64_t ScratchBytesOf(const Sum& op, const Context& context);
 int64_t ScratchBytesOf(const SumSquares& op, const Context& context);
 int64_t ScratchBytesOf(const Adafactor& op, const Context& context);

@@ -15,11 +15,13 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/float8-inl.h"
-#include "kernels/cpu/gate-inl.h"
+#include "kernels/cpu/float8_source-inl.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/float8.h"
 #include "kernels/ops/float8.h"
+#include "kernels/reference/index_checks.h"
 
 #ifndef SHALE_KERNELS_CPU_FLOAT8_ONCE_
 #define SHALE_KERNELS_CPU_FLOAT8_ONCE_
@@ -54,72 +56,16 @@ int32_t LargestBits(const T* x, int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(i, largest));
 }
 
-// Numbers [column, column + count) of a row of the matrix of a source.
-struct RowPiece {
-  int64_t row, column, count;
-};
-
-// Computes y of SwiGluForward, from rows of gate_up.
-template <class Gate, class T>
-void ComputeGate(const T* gate, const T* up, int64_t count, T* to) {
-  Map(
-      count, [](Vector g, Vector u) HWY_ATTR { return GatedValue<Gate>(g, u); }, to, gate, up);
-}
-
-// Computes a piece of a row of d_gate_up of SwiGluBackward, from rows of gate_up and d_y.
-template <class Gate, class T>
-void ComputeGateGradient(const T* gate, const T* d_y, int64_t F, const RowPiece& piece, T* to) {
-  const T* const up = gate + F;
-  const int64_t gates = std::clamp<int64_t>(F - piece.column, 0, piece.count), ups = piece.count - gates;
-  const int64_t f = piece.column, first_up = std::max(piece.column - F, int64_t{0});
-  const auto of_gate = [](Vector g, Vector u, Vector d) HWY_ATTR { return GradientsOf(Gate::Both(g), u, d).gate; };
-  const auto of_up = [](Vector g, Vector u, Vector d) HWY_ATTR { return GradientsOf(Gate::Both(g), u, d).up; };
-  if (gates > 0) Map(gates, of_gate, to, gate + f, up + f, d_y + f);
-  if (ups > 0) Map(ups, of_up, to + gates, gate + first_up, up + first_up, d_y + first_up);
-}
-
-// Computes a piece of a row of the matrix of a source that is not kMatrix, rounded as its op stores it.
-template <class T>
-void ComputeRow(const Tensor& x_RC, const Float8Source& source, const RowPiece& piece, T* to) {
-  const T* const x = x_RC.as<const T>() + piece.row * x_RC.stride(0);
-  if (source.kind == Float8Source::Kind::kNorm) {
-    const Vector scale = Splat(source.rstd_R.as<const float>()[piece.row]), offset = Splat(source.weight_offset);
-    const auto normalize = [scale, offset](Vector s, Vector w)
-                               HWY_ATTR { return hn::Mul(hn::Mul(s, scale), hn::Add(w, offset)); };
-    return Map(piece.count, normalize, to, x + piece.column, source.weight_C.as<const T>() + piece.column);
-  }
-  const int64_t F = x_RC.dim(1) / 2;
-  const bool silu = source.gate == GateKind::kSilu;
-  if (source.kind == Float8Source::Kind::kGate) {
-    const T *gate = x + piece.column, *up = gate + F;
-    return silu ? ComputeGate<Silu>(gate, up, piece.count, to) : ComputeGate<TanhGelu>(gate, up, piece.count, to);
-  }
-  const T* const d_y = source.d_y_RF.as<const T>() + piece.row * F;
-  silu ? ComputeGateGradient<Silu>(x, d_y, F, piece, to) : ComputeGateGradient<TanhGelu>(x, d_y, F, piece, to);
-}
-
-// Returns a piece of a row of the matrix: where it lies in x, or `buffer`, into which it is computed.
-template <class T>
-const T* SourceRow(const Tensor& x_RC, const Float8Source& source, const RowPiece& piece, T* buffer) {
-  if (source.kind == Float8Source::Kind::kMatrix) {
-    return x_RC.as<const T>() + piece.row * x_RC.stride(0) + piece.column;
-  }
-  ForActivations(x_RC.dtype, [&](auto stored) HWY_ATTR {
-    ComputeRow(x_RC, source, piece, reinterpret_cast<decltype(stored)*>(buffer));
-  });
-  return buffer;
-}
-
-int32_t LargestBitsOfRows(const Tensor& x_RC, const Float8Source& source, int64_t begin, int64_t end) {
+int32_t LargestBitsOfRows(const SourceMatrix& x, int64_t begin, int64_t end) {
   int32_t largest = 0;
-  const int64_t C = source.ColumnsOf(x_RC);
-  const int64_t most = source.kind == Float8Source::Kind::kMatrix ? std::max<int64_t>(C, 1) : kPieceOfRow;
-  ForElementType(x_RC.dtype, [&](auto element) HWY_ATTR {
+  const int64_t C = x.source.ColumnsOf(x.x_RC);
+  const int64_t most = x.computes() ? kPieceOfRow : std::max<int64_t>(C, 1);
+  ForElementType(x.x_RC.dtype, [&](auto element) HWY_ATTR {
     HWY_ALIGN decltype(element) buffer[kPieceOfRow];
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t c = 0; c < C; c += most) {
         const int64_t count = std::min(most, C - c);
-        largest = std::max(largest, LargestBits(SourceRow(x_RC, source, {r, c, count}, buffer), count));
+        largest = std::max(largest, LargestBits(SourceRow(x, {r, c, count}, buffer), count));
       }
     }
   });
@@ -138,14 +84,14 @@ void QuantizeT(const T* x, int64_t count, float factor, Format* out) {
 
 // Quantizes rows [begin, end) of a band of at most kTile rows.
 template <class Format, class T>
-void QuantizeBand(const QuantizeFloat8& op, float factor, int64_t begin, int64_t end) {
+void QuantizeBand(const QuantizeFloat8& op, const SourceMatrix& matrix, float factor, int64_t begin, int64_t end) {
   const int64_t R = op.x_RC.dim(0), C = op.columns(), rows = end - begin;
   HWY_ALIGN Format tile[kTile * kTile];
   HWY_ALIGN T buffer[kTile];
   for (int64_t column = 0; column < C; column += kTile) {
     const int64_t columns = std::min(kTile, C - column);
     for (int64_t r = 0; r < rows; ++r) {
-      const T* x = SourceRow(op.x_RC, op.source, {begin + r, column, columns}, buffer);
+      const T* x = SourceRow(matrix, {begin + r, column, columns}, buffer);
       QuantizeT(x, columns, factor, tile + r * kTile);
       if (!op.out_RC.present()) continue;
       std::memcpy(op.out_RC.as<Format>() + (begin + r) * C + column, tile + r * kTile, static_cast<size_t>(columns));
@@ -157,10 +103,10 @@ void QuantizeBand(const QuantizeFloat8& op, float factor, int64_t begin, int64_t
     }
   }
 }
-void QuantizeRows(const QuantizeFloat8& op, float factor, int64_t begin, int64_t end) {
+void QuantizeRows(const QuantizeFloat8& op, const SourceMatrix& matrix, float factor, int64_t begin, int64_t end) {
   WithFloat8(op.format(), [&](auto code) HWY_ATTR {
     ForElementType(op.x_RC.dtype, [&](auto element) HWY_ATTR {
-      QuantizeBand<decltype(code), decltype(element)>(op, factor, begin, end);
+      QuantizeBand<decltype(code), decltype(element)>(op, matrix, factor, begin, end);
     });
   });
 }
@@ -189,13 +135,13 @@ BlockFactors FactorsOf(const QuantizeFloat8& op, const T* x, int64_t stride, int
 
 // Quantizes the block that begins at this row and column, and writes its scales.
 template <class Format, class T>
-void QuantizeBlock(const QuantizeFloat8& op, int64_t first_row, int64_t first_column) {
+void QuantizeBlock(const QuantizeFloat8& op, const SourceMatrix& matrix, int64_t first_row, int64_t first_column) {
   const int64_t R = op.x_RC.dim(0), C = op.columns();
   const int64_t rows = std::min(kFloat8Block, R - first_row), columns = std::min(kFloat8Block, C - first_column);
-  const bool computes = op.source.kind != Float8Source::Kind::kMatrix;
+  const bool computes = matrix.computes();
   HWY_ALIGN T block[kFloat8Block * kFloat8Block];
   for (int64_t r = 0; computes && r < rows; ++r) {
-    SourceRow(op.x_RC, op.source, {first_row + r, first_column, columns}, block + r * kFloat8Block);
+    SourceRow(matrix, {first_row + r, first_column, columns}, block + r * kFloat8Block);
   }
   const int64_t stride = computes ? kFloat8Block : op.x_RC.stride(0);
   const T* const x = computes ? block : op.x_RC.as<const T>() + first_row * stride + first_column;
@@ -221,11 +167,11 @@ void QuantizeBlock(const QuantizeFloat8& op, int64_t first_row, int64_t first_co
 }
 
 // Quantizes all blocks that begin at this row.
-void QuantizeBlocks(const QuantizeFloat8& op, int64_t first_row) {
+void QuantizeBlocks(const QuantizeFloat8& op, const SourceMatrix& matrix, int64_t first_row) {
   WithFloat8(op.format(), [&](auto code) HWY_ATTR {
     ForElementType(op.x_RC.dtype, [&](auto element) HWY_ATTR {
       for (int64_t column = 0; column < op.columns(); column += kFloat8Block) {
-        QuantizeBlock<decltype(code), decltype(element)>(op, first_row, column);
+        QuantizeBlock<decltype(code), decltype(element)>(op, matrix, first_row, column);
       }
     });
   });
@@ -244,12 +190,12 @@ HWY_EXPORT(QuantizeRows);
 namespace {
 
 // Quantizes a matrix whose parts have scales of their own.
-void QuantizeParts(const QuantizeFloat8& op, Team& team) {
+void QuantizeParts(const QuantizeFloat8& op, const SourceMatrix& matrix, Team& team) {
   for (const Tensor* scales : {&op.out_scales, &op.transposed_scales}) {
     if (scales->present()) std::memset(scales->data, 0, static_cast<size_t>(scales->extent_bytes()));
   }
   ParallelFor(team, op.x_RC.dim(0), kFloat8Block, [&](int64_t begin, int64_t) {
-    HWY_DYNAMIC_DISPATCH(QuantizeBlocks)(op, begin);
+    HWY_DYNAMIC_DISPATCH(QuantizeBlocks)(op, matrix, begin);
   });
 }
 
@@ -271,6 +217,17 @@ Tensor RowOf(const Tensor& vector, int64_t begin, int64_t end) {
   return vector.Slice(0, begin, end - begin).Reshape({1, end - begin});
 }
 
+// Returns the bytes of scratch for the table of a source that rotates.
+int64_t TableBytes(const Tensor& x, const Float8Source& source, Team& team) {
+  return source.kind == Float8Source::Kind::kRope ? RopeTableBytes(source.RopeOf(x), team) : 0;
+}
+
+// Returns the matrix of a source. If that rotates, fills its table in scratch.
+SourceMatrix MatrixOf(const Tensor& x, const Float8Source& source, Scratch scratch, Team& team) {
+  if (source.kind != Float8Source::Kind::kRope) return {x, source};
+  return {x, source, FillRopeTable(source.RopeOf(x), scratch, team)};
+}
+
 // Returns the largest of a parameter's maxima of all ranks.
 float MaximumOf(const QuantizeShard& op, int64_t parameter) {
   int32_t largest = 0;
@@ -283,22 +240,32 @@ float MaximumOf(const QuantizeShard& op, int64_t parameter) {
 
 }  // namespace
 
+int64_t ScratchBytesOf(const AbsMax& op, const Context& context) {
+  return TableBytes(op.x_RC, op.source, *context.team);
+}
+int64_t ScratchBytesOf(const QuantizeFloat8& op, const Context& context) {
+  return TableBytes(op.x_RC, op.source, *context.team);
+}
+
 absl::Status Run(const AbsMax& op, Scratch scratch, const Context& context) {
-  *op.maximum_1.as<float>() =
-      LargestOf(*context.team, op.x_RC.dim(0), RowsPerBlock(op.x_RC.dim(1)), [&](int64_t begin, int64_t end) {
-        return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(op.x_RC, op.source, begin, end);
-      });
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.source.position_ids_BS));
+  const SourceMatrix matrix = MatrixOf(op.x_RC, op.source, scratch, *context.team);
+  *op.maximum_1.as<float>() = LargestOf(
+      *context.team, op.x_RC.dim(0), RowsPerBlock(op.x_RC.dim(1)),
+      [&](int64_t begin, int64_t end) { return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(matrix, begin, end); });
   return absl::OkStatus();
 }
 
 absl::Status Run(const QuantizeFloat8& op, Scratch scratch, const Context& context) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.source.position_ids_BS));
+  const SourceMatrix matrix = MatrixOf(op.x_RC, op.source, scratch, *context.team);
   if (op.scales != Float8Scales::kOne) {
-    QuantizeParts(op, *context.team);
+    QuantizeParts(op, matrix, *context.team);
     return absl::OkStatus();
   }
   const float factor = Float8Factor(op.format(), *op.maximum_1.as<const float>());
   ParallelFor(*context.team, op.x_RC.dim(0), kTile, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(QuantizeRows)(op, factor, begin, end);
+    HWY_DYNAMIC_DISPATCH(QuantizeRows)(op, matrix, factor, begin, end);
   });
   *op.scale_1.as<float>() = 1 / factor;
   return absl::OkStatus();
@@ -313,7 +280,8 @@ absl::Status Run(const QuantizeShard& op, Scratch scratch, const Context& contex
     const Tensor weights = op.weight_P.Slice(0, part.begin, n);
     if (!quantizes) {
       op.maxima_WQ.as<float>()[q] = LargestOf(*context.team, n, kElementsPerBlock, [&](int64_t begin, int64_t end) {
-        return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(RowOf(weights, begin, end), Float8Source(), 0, 1);
+        const Tensor row = RowOf(weights, begin, end);
+        return HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)({row, Float8Source()}, 0, 1);
       });
       continue;
     }
@@ -321,7 +289,7 @@ absl::Status Run(const QuantizeShard& op, Scratch scratch, const Context& contex
     const Tensor codes = op.out_P.Slice(0, part.begin, n);
     ParallelFor(*context.team, n, kElementsPerBlock, [&](int64_t begin, int64_t end) {
       const QuantizeFloat8 row{.x_RC = RowOf(weights, begin, end), .out_RC = RowOf(codes, begin, end)};
-      HWY_DYNAMIC_DISPATCH(QuantizeRows)(row, factor, 0, 1);
+      HWY_DYNAMIC_DISPATCH(QuantizeRows)(row, {row.x_RC, row.source}, factor, 0, 1);
     });
     op.scales_Q.as<float>()[q] = 1 / factor;
   }

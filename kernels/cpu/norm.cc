@@ -129,6 +129,7 @@ void LayerNormForwardT(const LayerNormForward& op, int64_t begin, int64_t end) {
     const float rstd = static_cast<float>(1 / std::sqrt(variance + op.epsilon));
     means[r] = hn::GetLane(mean);
     rstds[r] = rstd;
+    if (y == nullptr) continue;
     const Vector scale = Splat(rstd);
     const auto normalize = [=](Vector s, Vector w, Vector b)
                                HWY_ATTR { return hn::MulAdd(hn::Mul(hn::Sub(s, mean), scale), w, b); };

@@ -18,6 +18,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/touch.h"
 #include "kernels/integers.h"
@@ -138,11 +139,12 @@ struct RopeScratch {
       }
     }
   }
-  // Stores the cosines and sines in a row of the table.
-  void StoreRow(int64_t row) const {
+  // Stores the cosines and sines in a row of the thread's table, or of another one.
+  void StoreRow(int64_t row) const { StoreRow(table, row); }
+  void StoreRow(float* to, int64_t row) const {
     for (int64_t i = 0; i < half; ++i) {
-      table[2 * row * half + i] = static_cast<float>(cosine[i]);
-      table[(2 * row + 1) * half + i] = static_cast<float>(sine[i]);
+      to[2 * row * half + i] = static_cast<float>(cosine[i]);
+      to[(2 * row + 1) * half + i] = static_cast<float>(sine[i]);
     }
   }
 
@@ -151,6 +153,16 @@ struct RopeScratch {
   double *cosine, *sine;
   float* table;  // [positions, 2, D/2]: cosines, sines.
 };
+
+// Fills the arrays that a launch computes once.
+void FillShared(const Rope& op, const RopeScratch& shared) {
+  for (int64_t i = 0; i < shared.half; ++i) {
+    const double frequency = RopeFrequency(op.theta, op.scaling, i, op.x_BSHD.dim(3)) * (op.inverse ? -1 : 1);
+    shared.frequency[i] = frequency;
+    shared.step_cosine[i] = std::cos(frequency);
+    shared.step_sine[i] = std::sin(frequency);
+  }
+}
 
 // Rotates all rows of an op with position ids or begins. The arrays that a launch computes once are in scratch already.
 void TurnDocuments(const Rope& op, Scratch scratch, Team& team) {
@@ -171,6 +183,24 @@ void TurnDocuments(const Rope& op, Scratch scratch, Team& team) {
 
 }  // namespace
 
+// The table lies behind what Rope itself needs.
+int64_t RopeTableBytes(const Rope& op, Team& team) {
+  return RopeScratch::SizeBytes(op, team.threads()) + op.x_BSHD.dim(1) * op.x_BSHD.dim(3) * int64_t{sizeof(float)};
+}
+
+const float* FillRopeTable(const Rope& op, Scratch scratch, Team& team) {
+  float* const table = reinterpret_cast<float*>(scratch.data + RopeScratch::SizeBytes(op, team.threads()));
+  FillShared(op, RopeScratch(op, scratch.data, 0));
+  ParallelFor(team, op.x_BSHD.dim(1), kPositions, [&](int64_t begin, int64_t end, int thread) {
+    const RopeScratch own(op, scratch.data, thread);
+    for (int64_t position = begin; position < end; ++position) {
+      own.GoTo(position);
+      own.StoreRow(table, position);
+    }
+  });
+  return table;
+}
+
 int64_t ScratchBytesOf(const Rope& op, const Context& context) {
   return RopeScratch::SizeBytes(op, context.team->threads());
 }
@@ -178,13 +208,7 @@ int64_t ScratchBytesOf(const Rope& op, const Context& context) {
 absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
   SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
   SHALE_RETURN_IF_ERROR(CheckBegins(op.kName, op.begins_B, op.x_BSHD.dim(1), std::numeric_limits<int32_t>::max()));
-  const RopeScratch shared(op, scratch.data, 0);
-  for (int64_t i = 0; i < shared.half; ++i) {
-    const double frequency = RopeFrequency(op.theta, op.scaling, i, op.x_BSHD.dim(3)) * (op.inverse ? -1 : 1);
-    shared.frequency[i] = frequency;
-    shared.step_cosine[i] = std::cos(frequency);
-    shared.step_sine[i] = std::sin(frequency);
-  }
+  FillShared(op, RopeScratch(op, scratch.data, 0));
   if (op.position_ids_BS.present() || op.begins_B.present()) {
     TurnDocuments(op, scratch, *context.team);
     return absl::OkStatus();

@@ -57,7 +57,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
     for (int k = 0; k < kOfTurn; ++k) {
       SHALE_UNROLL
       for (int half = 0; half < Source::kHalves; ++half) {
-        const Pack<T, kPack> values = source.Values(loaded[k], columns[k] + half * C, C);
+        const Pack<T, kPack> values = source.template Values<kAligned>(loaded[k], columns[k] + half * C, C);
         SHALE_UNROLL
         for (int i = 0; i < kPack; ++i) largest = Larger(largest, __float_as_uint(Widen(values.at[i])) & 0x7FFFFFFFu);
       }
@@ -149,9 +149,10 @@ Tensor RowOf(const Tensor& vector, const ElementRange& range) {
 absl::Status FindMaximum(const Tensor& x, const Float8Source& source, const Tensor& maximum, Scratch scratch,
                          StreamHandle stream) {
   const PackedRows rows = PacksOfMaximum(x, source);
-  const Global<uint32_t> partials(reinterpret_cast<uint32_t*>(scratch.data), rows.blocks(), "partials");
+  std::byte* const behind = scratch.data + RopeTableBytes(x, source);
+  const Global<uint32_t> partials(reinterpret_cast<uint32_t*>(behind), rows.blocks(), "partials");
   if (rows.blocks() > 0) {
-    SHALE_RETURN_IF_ERROR(WithFloat8Source(x, source, [&](const auto& of) {
+    SHALE_RETURN_IF_ERROR(WithFloat8Source(x, source, scratch, stream, [&](const auto& of) {
       using Source = std::decay_t<decltype(of)>;
       const bool aligned = rows.columns % kPackOf<typename Source::Element> == 0 && SourceAligned(x, source);
       const auto kernel = aligned ? PartialMaximaKernel<Source, true> : PartialMaximaKernel<Source, false>;

@@ -12,21 +12,6 @@
 namespace shale::cuda {
 namespace {
 
-// x Phi(x), where Phi(x) = (1 + erf(x / sqrt 2)) / 2.
-struct ErfGelu {
-  static constexpr float kSqrtHalf = 0.70710678118654752f;
-  static constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
-
-  SHALE_DEVICE static float Phi(float x) { return fmaf(0.5f, erff(x * kSqrtHalf), 0.5f); }
-
-  SHALE_DEVICE static float Value(float x) { return x * Phi(x); }
-  SHALE_DEVICE static float Derivative(float x) {
-    // At |x| = 100 the density is 0. x is frozen there, so that no overflow is multiplied by zero.
-    const float frozen = fabsf(x) > 100.0f ? copysignf(100.0f, x) : x;
-    return fmaf(frozen * kInverseSqrt2Pi, expf(-0.5f * frozen * frozen), Phi(x));
-  }
-};
-
 template <class Kind, class T, int N>
 SHALE_KERNEL SHALE_BOUNDS(kFlatThreads) GeluForwardKernel(Global<T> x, Global<T> y, int64_t n) {
   ForEachFlatPiece<N>(

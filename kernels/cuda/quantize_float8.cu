@@ -48,7 +48,7 @@ SHALE_DEVICE OwnNumbers LoadOwn(const Source& source, const OwnPlace& place, int
     for (int r = 0; r < kRowsOfTurn; ++r) {
       SHALE_UNROLL
       for (int p = 0; p < kPacks; ++p) {
-        const auto values = source.Values(raws[r][p], column + p * kPack, C);
+        const auto values = source.template Values<kAligned>(raws[r][p], column + p * kPack, C);
         SHALE_UNROLL
         for (int i = 0; i < kPack; ++i) numbers.at[first + r][p * kPack + i] = Widen(values.at[i]);
       }
@@ -252,7 +252,7 @@ absl::Status Run(const QuantizeFloat8& op, Scratch scratch, StreamHandle stream)
   const bool aligned = C % 16 == 0 && SourceAligned(op.x_RC, op.source) && Aligned16(op.out_RC) && transposed_aligned;
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(tiles)), .block = dim3(kThreads)};
   const auto out = Whole<uint8_t>(op.out_RC, "out"), transposed = Whole<uint8_t>(op.transposed_CR, "transposed");
-  return WithFloat8Source(op.x_RC, op.source, [&](const auto& source) {
+  return WithFloat8Source(op.x_RC, op.source, scratch, stream, [&](const auto& source) {
     using Source = std::decay_t<decltype(source)>;
     const auto run = [&](auto code) {
       using Format = decltype(code);
@@ -269,7 +269,7 @@ absl::Status Run(const QuantizeFloat8& op, Scratch scratch, StreamHandle stream)
       return Launch("QuantizeFloat8", kernel, shape, stream, source, Whole<float>(op.maximum_1, "maximum"), out,
                     transposed, Whole<float>(op.scale_1, "scale"), R, C, column_tiles);
     };
-    if constexpr (Source::kActivations) {
+    if constexpr (Source::kIsOfForward) {
       return run(Float8E4M3());
     } else {
       return WithFloat8(op.format(), run);

@@ -13,6 +13,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/rope_table.h"
 #include "kernels/integers.h"
 #include "kernels/ops/rope.h"
 #include "kernels/reference/rope_frequency.h"
@@ -87,7 +88,9 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 8) RopeKernel(Heads<T> x, Global<int32_t> po
   }
 }
 
-absl::Status FillTable(const Rope& op, const Global<float>& cosines, const Global<float>& sines, StreamHandle stream) {
+}  // namespace
+
+absl::Status FillRopeTable(const Rope& op, const RopeTable& table, StreamHandle stream) {
   const int64_t rows = RopeTableRows(op), D = op.x_BSHD.dim(3), half = D / 2;
   for (int64_t first = 0; first < half; first += kPairsPerLaunch) {
     const int64_t pairs = std::min<int64_t>(kPairsPerLaunch, half - first);
@@ -99,19 +102,17 @@ absl::Status FillTable(const Rope& op, const Global<float>& cosines, const Globa
     const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(rows * pairs, kThreads))),
                                .block = dim3(kThreads)};
     SHALE_RETURN_IF_ERROR(Launch("Rope", RopeTableKernel, shape, stream, frequencies, first, static_cast<int>(pairs),
-                                 cosines, sines, Whole<int32_t>(op.begins_B, "begins"), rows, op.x_BSHD.dim(1), half));
+                                 table.cosines, table.sines, Whole<int32_t>(op.begins_B, "begins"), rows,
+                                 op.x_BSHD.dim(1), half));
   }
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
   const Tensor& x = op.x_BSHD;
-  const int64_t half = x.dim(3) / 2, size = RopeTableRows(op) * half;
-  const Global<float> cosines(reinterpret_cast<float*>(scratch.data), size, "cosines");
-  const Global<float> sines(reinterpret_cast<float*>(scratch.data) + size, size, "sines");
-  SHALE_RETURN_IF_ERROR(FillTable(op, cosines, sines, stream));
+  const int64_t half = x.dim(3) / 2;
+  const RopeTable table = RopeTable::In(scratch, op);
+  SHALE_RETURN_IF_ERROR(FillRopeTable(op, table, stream));
   return WithElement(x.dtype, [&](auto element) {
     using T = decltype(element);
     const Heads<T> heads = {Whole<T>(x, "x"), x.dim(0),    x.dim(1),   x.dim(2), half,
@@ -123,7 +124,7 @@ absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
                                               static_cast<unsigned>(CeilDivide(heads.H, kHeadsPerThread))),
                                  .block = dim3(kThreads)};
       return Launch("Rope", RopeKernel<T, N>, shape, stream, heads, Whole<int32_t>(op.position_ids_BS, "position_ids"),
-                    op.begins_B.present(), cosines, sines);
+                    op.begins_B.present(), table.cosines, table.sines);
     };
     return RowsAligned(x) && half % kPackOf<T> == 0 ? start(std::integral_constant<int, kPackOf<T>>())
                                                     : start(std::integral_constant<int, 1>());

@@ -43,6 +43,10 @@ int64_t RopeTableRows(const Rope& op) { return op.x_BSHD.dim(1) * (op.begins_B.p
 
 int64_t ScratchBytesOf(const Rope& op) { return 2 * RopeTableRows(op) * (op.x_BSHD.dim(3) / 2) * kFloatBytes; }
 
+int64_t RopeTableBytes(const Tensor& x_RC, const Float8Source& source) {
+  return source.kind == Float8Source::Kind::kRope ? ScratchBytesOf(source.RopeOf(x_RC)) : 0;
+}
+
 int64_t ScratchBytesOf(const AttentionBackward& op) {
   // rowsum(d_out * out).
   return op.lse_BHS.elements() * kFloatBytes;
@@ -65,7 +69,11 @@ PackedRows PacksOfMaximum(const Tensor& x_RC, const Float8Source& source) {
                         source.kind == Kind::kMatrix && x_RC.contiguous());
 }
 
-int64_t ScratchBytesOf(const AbsMax& op) { return PartialMaximaBytes(PacksOfMaximum(op.x_RC, op.source)); }
+// The table comes before the partial maxima.
+int64_t ScratchBytesOf(const AbsMax& op) {
+  return RopeTableBytes(op.x_RC, op.source) + PartialMaximaBytes(PacksOfMaximum(op.x_RC, op.source));
+}
+int64_t ScratchBytesOf(const QuantizeFloat8& op) { return RopeTableBytes(op.x_RC, op.source); }
 
 int64_t ScratchBytesOf(const QuantizeShard& op) {
   if (op.stage != QuantizeShard::Stage::kMaxima) return 0;

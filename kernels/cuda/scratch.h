@@ -27,10 +27,14 @@ int64_t ScratchBytesOf(const Sum& op);
 int64_t ScratchBytesOf(const SumSquares& op);
 int64_t ScratchBytesOf(const Adafactor& op);
 int64_t ScratchBytesOf(const AbsMax& op);
+int64_t ScratchBytesOf(const QuantizeFloat8& op);
 int64_t ScratchBytesOf(const QuantizeShard& op);
 
 // Returns the packs that AbsMax compares. Those of a source with gates are packs of the gates, or of their gradients.
 PackedRows PacksOfMaximum(const Tensor& x_RC, const Float8Source& source);
+
+// Returns the bytes of the table of a source that rotates x, or 0 for other sources.
+int64_t RopeTableBytes(const Tensor& x_RC, const Float8Source& source);
 
 // Returns how many rows Rope's table of cosines and sines has, each of D / 2 elements.
 int64_t RopeTableRows(const Rope& op);

@@ -1,4 +1,4 @@
-// The logistic function, and GELU by the tanh formula, for activations.
+// The logistic function, and GELU by the tanh formula and by erf, for activations.
 #pragma once
 
 #include "kernels/cuda/portable.h"
@@ -37,6 +37,21 @@ struct TanhGelu {
     return fmaf(frozen * SlopeOfTwiceZ(x2) * sigmoid.value, sigmoid.complement, sigmoid.value);
   }
   SHALE_DEVICE static float SlopeOfTwiceZ(float x2) { return kTwiceSqrt2OverPi * fmaf(3 * kCubic, x2, 1.0f); }
+};
+
+// x Phi(x), where Phi(x) = (1 + erf(x / sqrt 2)) / 2.
+struct ErfGelu {
+  static constexpr float kSqrtHalf = 0.70710678118654752f;
+  static constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
+
+  SHALE_DEVICE static float Phi(float x) { return fmaf(0.5f, erff(x * kSqrtHalf), 0.5f); }
+
+  SHALE_DEVICE static float Value(float x) { return x * Phi(x); }
+  SHALE_DEVICE static float Derivative(float x) {
+    // At |x| = 100 the density is 0. x is frozen there, so that no overflow is multiplied by zero.
+    const float frozen = fabsf(x) > 100.0f ? copysignf(100.0f, x) : x;
+    return fmaf(frozen * kInverseSqrt2Pi, expf(-0.5f * frozen * frozen), Phi(x));
+  }
 };
 
 }  // namespace shale::cuda

@@ -14,6 +14,7 @@
 #include "kernels/float8_scales.h"
 #include "kernels/op.h"
 #include "kernels/ops/activation.h"
+#include "kernels/ops/rope.h"
 #include "kernels/tensor.h"
 
 namespace shale {
@@ -22,32 +23,67 @@ namespace shale {
 // from x on the way, by the formula of the op that would otherwise have written it for them to read:
 //   kMatrix        x itself
 //   kNorm          y of RmsNormForward. x is the tensor that it normalizes: its `sum`, or its x without a residual
+//   kLayerNorm     y of LayerNormForward, from the same x
+//   kRope          x of Rope with `inverse`, which rotates the first columns of each row. x is the matrix before that
+//   kGelu          y of GeluForward. x is its x
+//   kGeluGradient  d_x of GeluBackward. x is its x
 //   kGate          y of SwiGluForward. x is its gate_up, [R, 2C]
 //   kGateGradient  d_gate_up of SwiGluBackward. x is its gate_up
 // Each number is rounded to act before it is used, as that op stores it. So results have the bits that they would have
 // if the op had run, on the same device.
 //
-// Only kMatrix takes f32. With a gate the rows of x are contiguous. kNorm and kGate have the format f8e4m3.
+// Only kMatrix takes f32. With a gate the rows of x are contiguous. The sources that forward has, which are norms,
+// kGelu and kGate, have the format f8e4m3.
 struct Float8Source {
-  enum class Kind : uint8_t { kMatrix, kNorm, kGate, kGateGradient };
+  enum class Kind : uint8_t { kMatrix, kNorm, kLayerNorm, kRope, kGelu, kGeluGradient, kGate, kGateGradient };
+  // Which rows and columns kRope rotates, and by which angles: a row is a token of a sequence, and its first heads x
+  // head_width columns are heads.
+  struct Rotation {
+    int64_t sequence_length = 0, heads = 0, head_width = 0;
+    double theta = 10000;
+    RopeScaling scaling;
+    int64_t columns() const { return heads * head_width; }
+  };
   Kind kind = Kind::kMatrix;
-  Tensor weight_C;          // act, of kNorm
-  Tensor rstd_R;            // f32, of kNorm
-  Tensor d_y_RF;            // act, of kGateGradient; F = C / 2
+  Tensor weight_C;          // act, of norms
+  Tensor bias_C;            // act, of kLayerNorm
+  Tensor mean_R;            // f32, of kLayerNorm
+  Tensor rstd_R;            // f32, of norms
+  Tensor d_y_RF;            // act, of kGeluGradient, F = C, and of kGateGradient, F = C / 2
+  Tensor position_ids_BS;   // i32, optional, of kRope, as in Rope
   float weight_offset = 0;  // As in RmsNormForward.
   GateKind gate = GateKind::kSilu;
+  GeluKind gelu = GeluKind::kTanh;
+  Rotation rotation;
 
+  // Returns whether the format is always f8e4m3.
+  bool is_of_forward() const {
+    return kind == Kind::kNorm || kind == Kind::kLayerNorm || kind == Kind::kGelu || kind == Kind::kGate;
+  }
   // Returns the number of columns of the matrix that is computed from x.
   int64_t ColumnsOf(const Tensor& x) const { return kind == Kind::kGate ? x.dim(1) / 2 : x.dim(1); }
+  // Returns the op that would have rotated `matrix`, of the shape of x. REQUIRES: kind is kRope.
+  Rope RopeOf(const Tensor& matrix) const {
+    const Tensor heads = matrix.Slice(1, 0, rotation.columns()).SplitLast(rotation.heads, rotation.head_width);
+    return {.x_BSHD = heads.SplitFirst(matrix.dim(0) / rotation.sequence_length),
+            .position_ids_BS = position_ids_BS,
+            .theta = rotation.theta,
+            .scaling = rotation.scaling,
+            .inverse = true};
+  }
   template <class Self, class Visitor>
   static void Visit(Self& source, Visitor&& v) {
     v("weight", source.weight_C, Access::kRead);
+    v("bias", source.bias_C, Access::kRead);
+    v("mean", source.mean_R, Access::kRead);
     v("rstd", source.rstd_R, Access::kRead);
     v("d_y", source.d_y_RF, Access::kRead);
+    v("position_ids", source.position_ids_BS, Access::kRead);
   }
 };
 constexpr absl::string_view ToString(Float8Source::Kind kind) {
-  constexpr absl::string_view kNames[] = {"matrix", "norm", "gate", "gate_gradient"};
+  constexpr absl::string_view kNames[] = {"matrix", "norm",          "layer_norm", "rope",
+                                          "gelu",   "gelu_gradient", "gate",       "gate_gradient"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -62,7 +62,7 @@ struct RmsNormBackward {
 };
 
 // Like RmsNormForward, with y = (sum - mean) * rstd * weight + bias and rstd = 1 / sqrt(variance + epsilon), where the
-// variance is biased: the sum of squares is divided by C (Ba et al., 2016).
+// variance is biased: the sum of squares is divided by C (Ba et al., 2016). If y is absent, so are weight and bias.
 struct LayerNormForward {
   static constexpr absl::string_view kName = "LayerNormForward";
   Tensor x, residual, weight_C, bias_C, sum, y;  // act

@@ -10,6 +10,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/float8.h"
 #include "kernels/reference/element.h"
+#include "kernels/reference/index_checks.h"
 #include "kernels/reference/reference_kernels.h"
 
 namespace shale::reference {
@@ -30,24 +31,42 @@ class SourceMatrix {
 
  private:
   void Compute(const Tensor& x, const Float8Source& source) {
-    absl::Status status;
-    switch (source.kind) {
-      case Float8Source::Kind::kMatrix: break;
-      case Float8Source::Kind::kNorm: Normalize(x, source); break;
-      case Float8Source::Kind::kGate:
-        status = Reference(SwiGluForward{.gate_up_T2F = x, .y_TF = matrix_, .gate = source.gate});
-        break;
-      case Float8Source::Kind::kGateGradient:
-        status = Reference(
-            SwiGluBackward{.gate_up_T2F = x, .d_y_TF = source.d_y_RF, .d_gate_up_T2F = matrix_, .gate = source.gate});
-    }
+    const absl::Status status = StatusOf(x, source);
     SHALE_CHECK(status.ok()) << status;
   }
+  absl::Status StatusOf(const Tensor& x, const Float8Source& source) {
+    using Kind = Float8Source::Kind;
+    switch (source.kind) {
+      case Kind::kMatrix: break;
+      case Kind::kNorm:
+      case Kind::kLayerNorm: Normalize(x, source); break;
+      case Kind::kRope: CopyRows(x); return Reference(source.RopeOf(matrix_));
+      case Kind::kGelu:
+        CopyRows(x);
+        return Reference(GeluForward{.x_TF = matrix_, .y_TF = matrix_, .kind = source.gelu});
+      case Kind::kGeluGradient:
+        CopyRows(x);
+        return Reference(
+            GeluBackward{.x_TF = matrix_, .d_y_TF = source.d_y_RF, .d_x_TF = matrix_, .kind = source.gelu});
+      case Kind::kGate: return Reference(SwiGluForward{.gate_up_T2F = x, .y_TF = matrix_, .gate = source.gate});
+      case Kind::kGateGradient:
+        return Reference(
+            SwiGluBackward{.gate_up_T2F = x, .d_y_TF = source.d_y_RF, .d_gate_up_T2F = matrix_, .gate = source.gate});
+    }
+    return absl::OkStatus();
+  }
+  void CopyRows(const Tensor& x) {
+    for (int64_t r = 0; r < matrix_.dim(0); ++r) {
+      for (int64_t c = 0; c < matrix_.dim(1); ++c) Put(matrix_, r * matrix_.dim(1) + c, Get(x, RowOffset(x, r) + c));
+    }
+  }
   void Normalize(const Tensor& x, const Float8Source& source) {
+    const bool centers = source.kind == Float8Source::Kind::kLayerNorm;
     for (int64_t r = 0; r < matrix_.dim(0); ++r) {
       for (int64_t c = 0; c < matrix_.dim(1); ++c) {
-        Put(matrix_, r * matrix_.dim(1) + c,
-            Get(x, RowOffset(x, r) + c) * Get(source.rstd_R, r) * (source.weight_offset + Get(source.weight_C, c)));
+        const double number = Get(x, RowOffset(x, r) + c) - (centers ? Get(source.mean_R, r) : 0);
+        const double y = number * Get(source.rstd_R, r) * (source.weight_offset + Get(source.weight_C, c));
+        Put(matrix_, r * matrix_.dim(1) + c, centers ? y + Get(source.bias_C, c) : y);  // A zero keeps its sign.
       }
     }
   }
@@ -85,6 +104,7 @@ void QuantizeParts(const Tensor& x, bool transposes, Float8Scales kind, const Te
 }  // namespace
 
 absl::Status Reference(const AbsMax& op) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.source.position_ids_BS));
   const SourceMatrix matrix(op.x_RC, op.source);
   const Tensor& x = *matrix;
   double maximum = 0;
@@ -97,6 +117,7 @@ absl::Status Reference(const AbsMax& op) {
 
 // Unlike other ops, this one and QuantizeShard round to fp32 on their way: x * factor, which is then rounded to fp8.
 absl::Status Reference(const QuantizeFloat8& op) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.source.position_ids_BS));
   const bool has_out = op.out_RC.present(), has_transposed = op.transposed_CR.present();
   const SourceMatrix matrix(op.x_RC, op.source);
   const Tensor& x = *matrix;

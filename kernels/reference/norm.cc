@@ -72,13 +72,15 @@ absl::Status Reference(const LayerNormForward& op) {
   const Tensor s = AddResidual(op);
   const int64_t c = s.dim(-1);
   for (int64_t r = 0; r < RowCount(s); ++r) {
-    const int64_t s_row = RowOffset(s, r), y_row = RowOffset(op.y, r);
+    const int64_t s_row = RowOffset(s, r);
     double sum = 0;
     for (int64_t i = 0; i < c; ++i) sum += Get(s, s_row + i);
     const double mean = Put(op.mean_R, r, sum / static_cast<double>(c));
     double squares = 0;
     for (int64_t i = 0; i < c; ++i) squares += std::pow(Get(s, s_row + i) - sum / static_cast<double>(c), 2);
     const double rstd = Put(op.rstd_R, r, 1 / std::sqrt(squares / static_cast<double>(c) + op.epsilon));
+    if (!op.y.present()) continue;
+    const int64_t y_row = RowOffset(op.y, r);
     for (int64_t i = 0; i < c; ++i) {
       Put(op.y, y_row + i, (Get(s, s_row + i) - mean) * rstd * Get(op.weight_C, i) + Get(op.bias_C, i));
     }

@@ -73,19 +73,27 @@ TEST(Float8BlockwiseLaws, QuantizingWeightsOnceChangesNoBits) {
   ExpectQuantizingOnceAgrees(BlockwiseOptions(), BlockwiseBatch(7), BlockwiseDecoder().layers);
 }
 
-TEST(Float8BlockwiseLaws, ComputingNormsAndGatesWhereTheyAreQuantizedChangesNoBits) {
-  ExpectSourcesChangeNoBits(BlockwiseOptions(), BlockwiseBatch(5));
+TEST(Float8BlockwiseLaws, ComputingMatricesWhereTheyAreQuantizedChangesNoBits) {
+  RunOptions options = BlockwiseOptions();
+  ExpectSourcesChangeNoBits(options, BlockwiseBatch(5));
+  if (!TestsEveryCombination()) return;
+  DecoderConfig model = BlockwiseDecoder();
+  model.norm = NormKind::kLayerNorm;
+  model.activation = Activation::kGeluTanh;
+  options.model = model;
+  options.position_ids = true;
+  ExpectSourcesChangeNoBits(options, BlockwiseBatch(3));
 }
 
 // As with one scale for each matrix, but nothing reads a matrix for its maximum: of the gate, 4 F numbers of a token
-// become 2 F, and of its gradient 7 F become 3 F.
-TEST(Float8BlockwiseLaws, ComputingNormsAndGatesWhereTheyAreQuantizedMovesFewerBytes) {
+// become 2 F, and of its gradient 7 F become 3 F. RoPE saves as much as there.
+TEST(Float8BlockwiseLaws, ComputingMatricesWhereTheyAreQuantizedMovesFewerBytes) {
   RunOptions options = BlockwiseOptions();
   const int64_t with = BytesMoved(MustRun(options, BlockwiseBatch(1)).step.program);
   options.float8_sources = Float8Sources::kNotUsed;
   const int64_t without = BytesMoved(MustRun(options, BlockwiseBatch(1)).step.program);
-  const int64_t T = kFloat8Length, C = 144, F = 160;
-  EXPECT_EQ(without - with, BlockwiseDecoder().layers * (2 * (2 * T * C - 4 * T) + 2 * T * (2 + 4) * F));
+  const int64_t T = kFloat8Length, C = 144, F = 160, Q = (4 + 2) * 8;
+  EXPECT_EQ(without - with, BlockwiseDecoder().layers * (2 * (2 * T * C - 4 * T) + 2 * T * (2 + 4) * F + 4 * T * Q));
 }
 
 // Blocks cross the bounds of shards. So ranks gather the weights as they are, in bf16, and quantize them where they use

@@ -16,9 +16,9 @@ int64_t TimesQuantized(const StepProgram& program);
 // forward and for backward.
 void ExpectQuantizingOnceAgrees(RunOptions options, const Tokens& tokens, int64_t blocks);
 
-// Expects that steps have the same bits whether ops that quantize compute norms and gates themselves (Float8Sources) or
-// read them, with all presets of activation checkpointing, with LAYERED and with two ranks; and that backward keeps no
-// more bytes with sources, and that runs need the memory that was planned.
+// Expects that steps have the same bits whether ops that quantize compute matrices themselves (Float8Sources) or read
+// them, with all presets of activation checkpointing, with LAYERED and with two ranks; and that backward keeps no more
+// bytes with sources, and that runs need the memory that was planned.
 void ExpectSourcesChangeNoBits(RunOptions options, const Tokens& tokens);
 
 // Returns the bytes that the ops of a program read and write in one iteration of each loop, matmuls and attention left

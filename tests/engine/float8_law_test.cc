@@ -16,6 +16,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/rope.h"
 #include "tests/engine/float8_law_support.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"
@@ -276,9 +277,22 @@ TEST(Float8Laws, NothingIsQuantizedInVain) {
   }
 }
 
-TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedChangesNoBits) {
+// Returns a model of Falcon's family, in which all is computed where it is quantized.
+DecoderConfig FalconLike(DecoderConfig model) {
+  model.norm = NormKind::kLayerNorm;
+  model.activation = Activation::kGeluErf;
+  model.parallel_block = true;
+  model.kv_heads = 1;
+  return model;
+}
+
+TEST(Float8Laws, ComputingMatricesWhereTheyAreQuantizedChangesNoBits) {
   RunOptions options = Float8Options();
   ExpectSourcesChangeNoBits(options, Batch(5));
+  options.model = FalconLike(Float8Decoder());
+  options.position_ids = true;
+  ExpectSourcesChangeNoBits(options, Batch(3));
+  options = Float8Options();
   DecoderConfig model = GemmaLike(Float8Decoder());
   model.tied_head = false;  // LAYERED adds up a tied gradient in another order.
   options.model = model;
@@ -287,6 +301,15 @@ TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedChangesNoBits) {
   ExpectSourcesChangeNoBits(options, Batch(3));
   if (!TestsEveryCombination()) return;
   options = Float8Options();
+  for (const bool gpt2 : {true, false}) {
+    // Like GPT-2 or Qwen 2, whose gradients are read for those of biases.
+    model = Float8Decoder();
+    model.qkv_bias = true;
+    if (gpt2) model.norm = NormKind::kLayerNorm, model.activation = Activation::kGeluTanh;
+    if (gpt2) model.position = PositionKind::kLearned, model.linear_bias = true;
+    options.model = model;
+    ExpectSourcesChangeNoBits(options, Batch(3));
+  }
   model = Float8Decoder();
   model.parallel_block = true;
   options.model = model;
@@ -305,9 +328,10 @@ TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedChangesNoBits) {
 // With C columns and F inner ones, an op that reads or writes a matrix of T x C in bf16 moves 2 T C bytes. Of each of
 // the two norms of a block, y is not written, and instead of it AbsMax and QuantizeFloat8 read what the norm reads. Of
 // the gate, y [T, F] is not written, and both read gate_up, which the gate would have read. Of its gradient [T, 2F] the
-// same holds for gate_up and d_y.
-TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedMovesFewerBytes) {
-  const int64_t T = kFloat8Length, C = 32, F = 48, blocks = Float8Decoder().layers;
+// same holds for gate_up and d_y. The gradients of queries and keys, Q columns in all, are not read and written by
+// RoPE.
+TEST(Float8Laws, ComputingMatricesWhereTheyAreQuantizedMovesFewerBytes) {
+  const int64_t T = kFloat8Length, C = 32, F = 48, Q = (4 + 2) * 8, blocks = Float8Decoder().layers;
   RunOptions options = Float8Options();
   const StepProgram with = MustRun(options, Batch(1)).step.program;
   options.float8_sources = Float8Sources::kNotUsed;
@@ -315,7 +339,7 @@ TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedMovesFewerBytes) {
   const int64_t norm = 2 * T * C - (2 * 4 * T + 2 * C);  // Both ops read rstd, and one more than before the weight.
   const int64_t gate = 2 * T * ((2 + 1 + 1 + 1) * F - 2 * 2 * F);
   const int64_t gradient = 2 * T * ((3 + 2 + 2 + 2) * F - 2 * 3 * F);
-  EXPECT_EQ(BytesMoved(without) - BytesMoved(with), blocks * (2 * norm + gate + gradient));
+  EXPECT_EQ(BytesMoved(without) - BytesMoved(with), blocks * (2 * norm + gate + gradient + 2 * 2 * T * Q));
   std::map<std::pair<Phase, Float8Source::Kind>, int> sources;
   ForEachOp<QuantizeFloat8>(with, [&](const auto& op, const Instruction& at) {
     ++sources[{at.phase, op.source.kind}];
@@ -323,8 +347,24 @@ TEST(Float8Laws, ComputingNormsAndGatesWhereTheyAreQuantizedMovesFewerBytes) {
   EXPECT_EQ((sources[{Phase::kForward, Float8Source::Kind::kNorm}]), 2 * blocks);
   EXPECT_EQ((sources[{Phase::kForward, Float8Source::Kind::kGate}]), blocks);
   EXPECT_EQ((sources[{Phase::kBackward, Float8Source::Kind::kGateGradient}]), blocks);
+  EXPECT_EQ((sources[{Phase::kBackward, Float8Source::Kind::kRope}]), blocks);
+  ForEachOp<Rope>(with, [](const Rope& op, const auto&) { EXPECT_FALSE(op.inverse) << "rotates a gradient"; });
   ForEachOp<SwiGluForward>(with, [](const auto&, const auto&) { ADD_FAILURE() << "computes a gate for itself"; });
   ForEachOp<SwiGluBackward>(with, [](const auto&, const auto&) { ADD_FAILURE() << "computes a gradient for itself"; });
+}
+
+// Of Falcon's norm, y is not written, and AbsMax and QuantizeFloat8 read mean, rstd, weight and bias. Of GELU and of
+// its gradient, matrices [T, F] are not written, and both ops read x, and for the gradient d_y as well.
+TEST(Float8Laws, ComputingLayerNormsAndGeluWhereTheyAreQuantizedMovesFewerBytes) {
+  const int64_t T = kFloat8Length, C = 32, F = 48, Q = (4 + 1) * 8, blocks = Float8Decoder().layers;
+  RunOptions options = Float8Options();
+  options.model = FalconLike(Float8Decoder());
+  const int64_t with = BytesMoved(MustRun(options, Batch(1)).step.program);
+  options.float8_sources = false;
+  const int64_t without = BytesMoved(MustRun(options, Batch(1)).step.program);
+  const int64_t norm = 2 * T * C - (2 * 2 * 4 * T + 2 * 2 * C);
+  const int64_t gelu = 2 * T * ((2 + 1 + 1) * F - 2 * F), gradient = 2 * T * ((3 + 1 + 1) * F - 2 * 2 * F);
+  EXPECT_EQ(without - with, blocks * (norm + gelu + gradient + 2 * 2 * T * Q));
 }
 
 TEST(Float8Laws, OnlyLinearLayersOfBlocksMultiplyInFp8) {

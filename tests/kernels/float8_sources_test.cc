@@ -1,4 +1,5 @@
 // Tests the ops that make fp8 matrices and compute them on the way ([Note: sources of fp8] in kernels/ops/float8.h).
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <string>
@@ -10,7 +11,9 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/rope.h"
 #include "tests/kernels/op_conformance.h"
+#include "tests/kernels/position_ids.h"
 #include "tests/kernels/test_backends.h"
 
 namespace shale::testing {
@@ -29,20 +32,36 @@ const std::vector<SourceSpecial>& SourceSpecials() {
   return specials;
 }
 
-// A source and its operands. `columns` are those of the matrix, and even with a gradient.
+// A source and its operands. `columns` are those of the matrix, and even with the gradient of a gate.
 struct SourceOperands {
   SourceKind kind = SourceKind::kNorm;
   GateKind gate = GateKind::kSilu;
+  GeluKind gelu = GeluKind::kTanh;
   DType act = DType::kBFloat16;
   int64_t rows = 0, columns = 0;
-  int64_t gap = 0;  // Between rows of x. Only of a norm.
+  int64_t gap = 0;  // Between rows of x. Not with gates.
   float weight_offset = 0;
   const SourceSpecial* special = nullptr;
+  bool documents = false;  // Of RoPE: whether sequences hold several.
+  int64_t width = 0;       // Of its heads; 0: the test chooses it.
 
   int64_t columns_of_x() const { return kind == SourceKind::kGate ? 2 * columns : columns; }
+  // Returns a rotation of about three quarters of the columns, of two or three sequences if the rows allow that.
+  Float8Source::Rotation Rotation() const {
+    const int64_t sequences = rows % 3 == 0 ? 3 : rows % 2 == 0 ? 2 : 1;
+    const int64_t of_head = width > 0 ? width : columns % 16 == 0 ? 16 : columns >= 12 ? 6 : 2;
+    return {.sequence_length = rows / sequences,
+            .heads = std::max<int64_t>(1, columns * 3 / 4 / of_head),
+            .head_width = of_head,
+            .theta = 100,
+            .scaling = {.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 64}};
+  }
   std::string Name() const {
     std::string name(ToString(kind).data(), ToString(kind).size());
-    if (kind != SourceKind::kNorm && gate == GateKind::kGeluTanh) name += "_gelu";
+    if (gate == GateKind::kGeluTanh) name += "_gelu";
+    if (gelu == GeluKind::kErf) name += "_erf";
+    if (documents) name += "_documents";
+    if (width > 0) name += "_heads" + std::to_string(width);
     name += "_" + NameOf(act) + "_" + std::to_string(rows) + "x" + std::to_string(columns);
     if (gap > 0) name += "_strided";
     if (weight_offset != 0) name += "_offset";
@@ -71,17 +90,40 @@ Tensor WeightOf(TestMemory& memory, const SourceOperands& s) {
   return memory.Values(s.act, {s.columns}, NumbersOf(s.columns, 1.5, nullptr));
 }
 Tensor GradientInput(TestMemory& memory, const SourceOperands& s) {
-  return memory.Values(s.act, {s.rows, s.columns / 2}, NumbersOf(s.rows * s.columns / 2, 0.5, nullptr));
+  const int64_t F = s.kind == SourceKind::kGeluGradient ? s.columns : s.columns / 2;
+  return memory.Values(s.act, {s.rows, F}, NumbersOf(s.rows * F, 0.5, nullptr));
 }
 
-// Returns a source. `rstd` are numbers of its rows, if it is a norm.
-Float8Source SourceOf(TestMemory& memory, const SourceOperands& s, const std::vector<double>& rstd) {
-  Float8Source source{.kind = s.kind, .weight_offset = s.weight_offset, .gate = s.gate};
-  if (s.kind == SourceKind::kNorm) {
-    source.weight_C = WeightOf(memory, s);
-    source.rstd_R = memory.Values(DType::kFloat32, {s.rows}, rstd);
-  } else if (s.kind == SourceKind::kGateGradient) {
-    source.d_y_RF = GradientInput(memory, s);
+Tensor BiasOf(TestMemory& memory, const SourceOperands& s) {
+  return memory.Values(s.act, {s.columns}, NumbersOf(s.columns, 0.75, nullptr));
+}
+
+// What a norm knows of its rows.
+struct RowStatistics {
+  std::vector<double> mean, rstd;
+};
+
+// Returns a source, with these statistics if it is a norm.
+Float8Source SourceOf(TestMemory& memory, const SourceOperands& s, const RowStatistics& rows) {
+  Float8Source source{.kind = s.kind, .weight_offset = s.weight_offset, .gate = s.gate, .gelu = s.gelu};
+  switch (s.kind) {
+    case SourceKind::kLayerNorm:
+      source.bias_C = BiasOf(memory, s);
+      source.mean_R = memory.Values(DType::kFloat32, {s.rows}, rows.mean);
+      [[fallthrough]];
+    case SourceKind::kNorm:
+      source.weight_C = WeightOf(memory, s);
+      source.rstd_R = memory.Values(DType::kFloat32, {s.rows}, rows.rstd);
+      break;
+    case SourceKind::kRope: {
+      source.rotation = s.Rotation();
+      const int64_t S = source.rotation.sequence_length;
+      if (s.documents) source.position_ids_BS = PositionIds(memory, {5, 1, 33}, s.rows / S, S);
+      break;
+    }
+    case SourceKind::kGeluGradient:
+    case SourceKind::kGateGradient: source.d_y_RF = GradientInput(memory, s); break;
+    default: break;
   }
   return source;
 }
@@ -124,10 +166,13 @@ QuantizeFloat8 QuantizeOf(TestMemory& memory, const Tensor& x, const Float8Sourc
   return op;
 }
 
-std::vector<double> SomeRstd(int64_t rows) {
-  std::vector<double> rstd;
-  for (int64_t r = 0; r < rows; ++r) rstd.push_back(0.25 + 0.125 * static_cast<double>(r % 7));
-  return rstd;
+RowStatistics SomeStatistics(int64_t rows) {
+  RowStatistics statistics;
+  for (int64_t r = 0; r < rows; ++r) {
+    statistics.mean.push_back(0.375 * static_cast<double>(r % 5) - 0.75);
+    statistics.rstd.push_back(0.25 + 0.125 * static_cast<double>(r % 7));
+  }
+  return statistics;
 }
 
 // A number of the matrix that lies in the middle of two neighbors in act, but for errors of fp32, may round to either.
@@ -146,7 +191,7 @@ void AllowNeighbors(OpCase& c, DType act, DType format) {
 OpCase MaximumCase(const SourceOperands& s) {
   OpCase c{.name = "AbsMax_" + s.Name()};
   const Tensor x = InputOf(c.memory, s);
-  c.op = AbsMax{x, c.memory.Output(DType::kFloat32, {1}), SourceOf(c.memory, s, SomeRstd(s.rows))};
+  c.op = AbsMax{x, c.memory.Output(DType::kFloat32, {1}), SourceOf(c.memory, s, SomeStatistics(s.rows))};
   AllowNeighbors(c, s.act, DType::kFloat8E4M3);
   return c;
 }
@@ -154,22 +199,39 @@ OpCase MaximumCase(const SourceOperands& s) {
 OpCase SourceCase(const SourceOperands& s, const SourceOutputs& want) {
   OpCase c{.name = "Quantize_" + s.Name() + "_" + want.Name()};
   const Tensor x = InputOf(c.memory, s);
-  c.op = QuantizeOf(c.memory, x, SourceOf(c.memory, s, SomeRstd(s.rows)), want);
+  c.op = QuantizeOf(c.memory, x, SourceOf(c.memory, s, SomeStatistics(s.rows)), want);
   AllowNeighbors(c, s.act, want.format);
   return c;
 }
 
-// Returns a source of each kind and of each gate.
-std::vector<SourceOperands> KindsOfSources(SourceOperands s) {
+// Returns a source of each kind, and of each gate and GELU.
+std::vector<SourceOperands> KindsOfSources(const SourceOperands& s) {
   std::vector<SourceOperands> sources;
-  for (const SourceKind kind : {SourceKind::kNorm, SourceKind::kGate, SourceKind::kGateGradient}) {
-    s.kind = kind;
-    for (const GateKind gate : {GateKind::kSilu, GateKind::kGeluTanh}) {
-      s.gate = gate;
-      if (kind != SourceKind::kNorm || gate == GateKind::kSilu) sources.push_back(s);
+  const auto add = [&](SourceKind kind, const auto& change) {
+    SourceOperands& added = sources.emplace_back(s);
+    added.kind = kind;
+    change(added);
+  };
+  for (const SourceKind kind : {SourceKind::kNorm, SourceKind::kLayerNorm}) add(kind, [](auto&) {});
+  for (const bool documents : {false, true}) {
+    add(SourceKind::kRope, [&](SourceOperands& of) { of.documents = documents; });
+  }
+  for (const GeluKind gelu : {GeluKind::kTanh, GeluKind::kErf}) {
+    for (const SourceKind kind : {SourceKind::kGelu, SourceKind::kGeluGradient}) {
+      add(kind, [&](SourceOperands& of) { of.gelu = gelu; });
+    }
+  }
+  for (const GateKind gate : {GateKind::kSilu, GateKind::kGeluTanh}) {
+    for (const SourceKind kind : {SourceKind::kGate, SourceKind::kGateGradient}) {
+      add(kind, [&](SourceOperands& of) { of.gate = gate; });
     }
   }
   return sources;
+}
+
+// Returns whether a source is of backward, which may have either format.
+bool IsGradient(const SourceOperands& s) {
+  return s.kind == SourceKind::kRope || s.kind == SourceKind::kGeluGradient || s.kind == SourceKind::kGateGradient;
 }
 
 // Within a pack, with rows that are no whole packs, whose halves are not, with full tiles and with some that are not.
@@ -182,17 +244,23 @@ std::vector<OpCase> SourceCases() {
     cases.push_back(MaximumCase(s));
     for (const Float8Scales scales : {Float8Scales::kOne, Float8Scales::kTiles}) {
       cases.push_back(SourceCase(s, {.scales = scales}));
-      if (s.kind != SourceKind::kGateGradient) continue;
-      cases.push_back(SourceCase(s, {.scales = scales, .format = DType::kFloat8E5M2}));
+      if (IsGradient(s)) cases.push_back(SourceCase(s, {.scales = scales, .format = DType::kFloat8E5M2}));
     }
   };
   for (const DType act : {DType::kBFloat16, DType::kFloat16}) {
     for (const auto& [rows, columns] : kSourceShapes) {
-      if (act == DType::kFloat16 && rows > 100) continue;
+      if (act == DType::kFloat16 && rows * columns > 3000) continue;
       for (const SourceOperands& s : KindsOfSources({.act = act, .rows = rows, .columns = columns})) add(s);
     }
     add({.act = act, .rows = 21, .columns = 64, .gap = 3});
     add({.act = act, .rows = 128, .columns = 144, .gap = 16, .weight_offset = 1});
+    // Heads as wide as half a tile, as a tile, and wider, so that the pairs of numbers lie in two tiles.
+    for (const int64_t width : {64, 128, 256}) {
+      add({.kind = SourceKind::kRope, .act = act, .rows = 46, .columns = 400, .documents = true, .width = width});
+    }
+    for (const SourceKind kind : {SourceKind::kLayerNorm, SourceKind::kRope, SourceKind::kGelu}) {
+      add({.kind = kind, .act = act, .rows = 21, .columns = 48, .gap = 3});
+    }
     for (const SourceSpecial& special : SourceSpecials()) {
       add({.act = act, .rows = 40, .columns = 48, .special = &special});
       add({.act = act, .rows = 9, .columns = 130, .special = &special});
@@ -237,26 +305,38 @@ std::vector<uint64_t> ResultBits(const TestBackend& backend, const TestMemory& m
 // What the op writes that a source stands for.
 struct WrittenMatrix {
   std::vector<double> numbers;
-  std::vector<double> rstd;  // Of a norm.
+  RowStatistics rows;  // Of a norm.
 };
 WrittenMatrix Write(const TestBackend& backend, const SourceOperands& s) {
   TestMemory memory;
   const Tensor x = InputOf(memory, s), matrix = memory.Output(s.act, {s.rows, s.columns});
+  const auto written = [&](const Op& op) { return WrittenMatrix{OperandAfter(backend, memory, op, matrix), {}}; };
   switch (s.kind) {
-    case SourceKind::kNorm: {
+    case SourceKind::kLayerNorm: {
+      const LayerNormForward op{.x = x,
+                                .weight_C = WeightOf(memory, s),
+                                .bias_C = BiasOf(memory, s),
+                                .y = matrix,
+                                .mean_R = memory.Output(DType::kFloat32, {s.rows}),
+                                .rstd_R = memory.Output(DType::kFloat32, {s.rows})};
+      return {OperandAfter(backend, memory, op, matrix),
+              {OperandAfter(backend, memory, op, op.mean_R), OperandAfter(backend, memory, op, op.rstd_R)}};
+    }
+    case SourceKind::kRope: return {OperandAfter(backend, memory, SourceOf(memory, s, {}).RopeOf(x), x), {}};
+    case SourceKind::kGelu: return written(GeluForward{.x_TF = x, .y_TF = matrix, .kind = s.gelu});
+    case SourceKind::kGeluGradient:
+      return written(GeluBackward{.x_TF = x, .d_y_TF = GradientInput(memory, s), .d_x_TF = matrix, .kind = s.gelu});
+    case SourceKind::kGate: return written(SwiGluForward{.gate_up_T2F = x, .y_TF = matrix, .gate = s.gate});
+    case SourceKind::kGateGradient:
+      return written(SwiGluBackward{
+          .gate_up_T2F = x, .d_y_TF = GradientInput(memory, s), .d_gate_up_T2F = matrix, .gate = s.gate});
+    default: {
       const RmsNormForward op{.x = x,
                               .weight_C = WeightOf(memory, s),
                               .y = matrix,
                               .rstd_R = memory.Output(DType::kFloat32, {s.rows}),
                               .weight_offset = s.weight_offset};
-      return {OperandAfter(backend, memory, op, matrix), OperandAfter(backend, memory, op, op.rstd_R)};
-    }
-    case SourceKind::kGate:
-      return {OperandAfter(backend, memory, SwiGluForward{.gate_up_T2F = x, .y_TF = matrix, .gate = s.gate}, matrix)};
-    default: {
-      const SwiGluBackward op{
-          .gate_up_T2F = x, .d_y_TF = GradientInput(memory, s), .d_gate_up_T2F = matrix, .gate = s.gate};
-      return {OperandAfter(backend, memory, op, matrix)};
+      return {OperandAfter(backend, memory, op, matrix), {{}, OperandAfter(backend, memory, op, op.rstd_R)}};
     }
   }
 }
@@ -269,18 +349,18 @@ void ExpectBitsOfWrittenMatrix(const TestBackend& backend, const SourceOperands&
     const AbsMax of_matrix{other.Values(s.act, {s.rows, s.columns}, written.numbers),
                            other.Output(DType::kFloat32, {1})};
     const Tensor x = InputOf(memory, s);
-    const AbsMax op{x, memory.Output(DType::kFloat32, {1}), SourceOf(memory, s, written.rstd)};
+    const AbsMax op{x, memory.Output(DType::kFloat32, {1}), SourceOf(memory, s, written.rows)};
     EXPECT_TRUE(ResultBits(backend, memory, op) == ResultBits(backend, other, of_matrix)) << "AbsMax";
   }
   for (const Float8Scales scales : {Float8Scales::kOne, Float8Scales::kTiles}) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
-      if (format == DType::kFloat8E5M2 && s.kind != SourceKind::kGateGradient) continue;
+      if (format == DType::kFloat8E5M2 && !IsGradient(s)) continue;
       const SourceOutputs want = {.scales = scales, .format = format};
       TestMemory memory, other;
       const QuantizeFloat8 of_matrix =
           QuantizeOf(other, other.Values(s.act, {s.rows, s.columns}, written.numbers), {}, want);
       const Tensor x = InputOf(memory, s);
-      const QuantizeFloat8 op = QuantizeOf(memory, x, SourceOf(memory, s, written.rstd), want);
+      const QuantizeFloat8 op = QuantizeOf(memory, x, SourceOf(memory, s, written.rows), want);
       EXPECT_TRUE(ResultBits(backend, memory, op) == ResultBits(backend, other, of_matrix)) << want.Name();
     }
   }
@@ -291,14 +371,21 @@ TEST(Float8Sources, HaveTheBitsOfTheMatrixThatAnotherOpWrites) {
   for (const TestBackend& backend : TestBackends()) {
     for (const DType act : {DType::kBFloat16, DType::kFloat16}) {
       for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{130, 144}, {33, 134}}) {
+        if (act == DType::kFloat16 && rows > 100) continue;
         for (const SourceOperands& s : KindsOfSources({.act = act, .rows = rows, .columns = columns})) {
           ExpectBitsOfWrittenMatrix(backend, s);
         }
       }
       ExpectBitsOfWrittenMatrix(backend, {.act = act, .rows = 33, .columns = 144, .gap = 5, .weight_offset = 1});
+      for (const int64_t width : {2, 64, 256}) {
+        SourceOperands heads = {.kind = SourceKind::kRope, .act = act, .rows = 78, .columns = 400, .width = width};
+        heads.documents = width > 2;
+        if (act == DType::kFloat16) heads.gap = 8;
+        ExpectBitsOfWrittenMatrix(backend, heads);
+      }
       for (const SourceSpecial& special : SourceSpecials()) {
         // The rows of a norm that are zeros have an infinite rstd, which edges of tiles must not see.
-        for (const SourceOperands& s : KindsOfSources({.act = act, .rows = 20, .columns = 130, .special = &special})) {
+        for (const SourceOperands& s : KindsOfSources({.act = act, .rows = 12, .columns = 130, .special = &special})) {
           ExpectBitsOfWrittenMatrix(backend, s);
         }
       }
@@ -325,60 +412,27 @@ TEST(Float8Sources, ANormWritesItsStatisticsAlone) {
         alone.y = alone.weight_C = Tensor();
         ASSERT_TRUE(Validate(alone).ok()) << Validate(alone);
         EXPECT_EQ(OperandAfter(backend, memory, alone, op.rstd_R), OperandAfter(backend, memory, op, op.rstd_R));
+        LayerNormForward layer{.x = op.x,
+                               .residual = op.residual,
+                               .weight_C = op.weight_C,
+                               .bias_C = memory.Random(DType::kBFloat16, {width}),
+                               .sum = op.sum,
+                               .y = op.y,
+                               .mean_R = memory.Output(DType::kFloat32, {5}),
+                               .rstd_R = op.rstd_R,
+                               .epsilon = 1e-5f};
+        LayerNormForward layer_alone = layer;
+        layer_alone.y = layer_alone.weight_C = layer_alone.bias_C = Tensor();
+        ASSERT_TRUE(Validate(layer_alone).ok()) << Validate(layer_alone);
+        for (const Tensor& t : {layer.mean_R, layer.rstd_R}) {
+          EXPECT_EQ(OperandAfter(backend, memory, layer_alone, t), OperandAfter(backend, memory, layer, t));
+        }
         if (!adds) continue;
         EXPECT_EQ(OperandAfter(backend, memory, alone, op.sum), OperandAfter(backend, memory, op, op.sum));
+        EXPECT_EQ(OperandAfter(backend, memory, layer_alone, op.sum), OperandAfter(backend, memory, layer, op.sum));
       }
     }
   }
-}
-
-TEST(Float8Sources, SayWhatTheyWant) {
-  const auto act = [](std::initializer_list<int64_t> shape) { return Tensor::Contiguous(DType::kBFloat16, shape); };
-  const auto floats = [](std::initializer_list<int64_t> shape) { return Tensor::Contiguous(DType::kFloat32, shape); };
-  const AbsMax norm{
-      act({5, 14}), floats({1}), {.kind = SourceKind::kNorm, .weight_C = act({14}), .rstd_R = floats({5})}};
-  const AbsMax gate{act({5, 14}), floats({1}), {.kind = SourceKind::kGate}};
-  const AbsMax gradient{act({5, 14}), floats({1}), {.kind = SourceKind::kGateGradient, .d_y_RF = act({5, 7})}};
-  for (const AbsMax& op : {norm, gate, gradient}) EXPECT_TRUE(Validate(op).ok()) << Validate(op);
-  const auto refused = [](AbsMax op, const auto& change, const std::string& message) {
-    change(op);
-    ExpectRefused(op, {message});
-  };
-  refused(
-      norm, [&](AbsMax& op) { op.source.weight_C = act({13}); }, "weight is bf16[13]; wanted bf16[C=14]");
-  refused(
-      norm, [&](AbsMax& op) { op.source.rstd_R = Tensor(); }, "rstd is missing; wanted f32[R=5]");
-  refused(
-      norm, [&](AbsMax& op) { op.source.kind = SourceKind::kMatrix; },
-      "weight is bf16[14]; wanted none, because the source is matrix");
-  refused(
-      gate,
-      [&](AbsMax& op) {
-        op.x_RC = act({5, 13});
-      },
-      "x is bf16[5, 13]; wanted an even number of columns");
-  refused(
-      gate, [&](AbsMax& op) { op.x_RC.dtype = DType::kFloat32; },
-      "x is f32[5, 14]; wanted bf16 or f16, because the source is gate");
-  refused(
-      gradient,
-      [&](AbsMax& op) {
-        op.source.d_y_RF = act({5, 14});
-      },
-      "d_y is bf16[5, 14]; wanted bf16[R=5, F=7]");
-  QuantizeFloat8 quantize{.x_RC = gate.x_RC,
-                          .maximum_1 = floats({1}),
-                          .out_RC = Tensor::Contiguous(DType::kFloat8E4M3, {5, 7}),
-                          .scale_1 = floats({1}),
-                          .source = gate.source};
-  EXPECT_TRUE(Validate(quantize).ok()) << Validate(quantize);
-  quantize.out_RC.dtype = DType::kFloat8E5M2;
-  ExpectRefused(quantize, {"out is f8e5m2[5, 7]; wanted f8e4m3, because the source is gate"});
-
-  RmsNormForward statistics{.x = act({5, 14}), .rstd_R = floats({5})};
-  EXPECT_TRUE(Validate(statistics).ok()) << Validate(statistics);
-  statistics.weight_C = act({14});
-  ExpectRefused(statistics, {"y is missing"});
 }
 
 }  // namespace

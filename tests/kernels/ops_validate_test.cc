@@ -83,6 +83,7 @@ TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
                                           "AttentionBackward.position_ids",
                                           "MatMul.bias",
                                           "MatMul.packed_b",
+                                          "AbsMax.position_ids",
                                           "QuantizeFloat8.out",
                                           "QuantizeFloat8.transposed",
                                           "RmsNormBackward.d_residual",

@@ -72,8 +72,28 @@ std::vector<Op> MatMulOps() {
                      .out_scales = Float({2, 136}),
                      .transposed_scales = Float({2, 200}),
                      .scales = Float8Scales::kTiles},
+      TransposeFloat8{New(DType::kFloat8E4M3, {kT, kN}), New(DType::kFloat8E4M3, {kN, kT})},
+  };
+}
+
+// Ops that compute the matrix which they quantize.
+std::vector<Op> Float8SourceOps() {
+  return {
       AbsMax{
           Act({kT, kN}), Float({1}), {.kind = Float8Source::Kind::kNorm, .weight_C = Act({kN}), .rstd_R = Float({kT})}},
+      AbsMax{Act({kT, kN}),
+             Float({1}),
+             {.kind = Float8Source::Kind::kLayerNorm,
+              .weight_C = Act({kN}),
+              .bias_C = Act({kN}),
+              .mean_R = Float({kT}),
+              .rstd_R = Float({kT})}},
+      AbsMax{Act({kB * kS, (kH + 1) * kD}),
+             Float({1}),
+             {.kind = Float8Source::Kind::kRope,
+              .position_ids_BS = New(kI32, {kB, kS}),
+              .rotation = {.sequence_length = kS, .heads = kH, .head_width = kD}}},
+      AbsMax{Act({kT, kN}), Float({1}), {.kind = Float8Source::Kind::kGeluGradient, .d_y_RF = Act({kT, kN})}},
       QuantizeFloat8{.x_RC = Act({kT, 2 * kF}),
                      .maximum_1 = Float({1}),
                      .out_RC = New(DType::kFloat8E4M3, {kT, kF}),
@@ -84,7 +104,6 @@ std::vector<Op> MatMulOps() {
                      .transposed_scales = Float({2, 200}),
                      .scales = Float8Scales::kTiles,
                      .source = {.kind = Float8Source::Kind::kGateGradient, .d_y_RF = Act({136, 100})}},
-      TransposeFloat8{New(DType::kFloat8E4M3, {kT, kN}), New(DType::kFloat8E4M3, {kN, kT})},
   };
 }
 
@@ -211,7 +230,7 @@ std::vector<Op> FlatOps() {
 std::vector<Op> ValidOps() {
   std::vector<Op> ops;
   for (std::vector<Op> family :
-       {EmbeddingOps(), MatMulOps(), AttentionOps(), ActivationAndLossOps(), NormOps(), FlatOps()}) {
+       {EmbeddingOps(), MatMulOps(), Float8SourceOps(), AttentionOps(), ActivationAndLossOps(), NormOps(), FlatOps()}) {
     for (Op& op : family) {
       int32_t symbol = 0;
       VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {

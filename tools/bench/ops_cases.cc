@@ -278,24 +278,35 @@ void AddBlockwiseFloat8(OpCaseMaker& m, std::vector<OpCase>& cases) {
   }
 }
 
-// Adds what makes them of the results of norms and gates, and computes these on the way.
+// Returns the source of this kind for a block of a decoder.
+Float8Source SourceFor(OpCaseMaker& m, Float8Source::Kind kind) {
+  using Kind = Float8Source::Kind;
+  const OpSizes& s = m.s;
+  Float8Source of{.kind = kind};
+  if (kind == Kind::kNorm || kind == Kind::kLayerNorm) of.weight_C = m.Act({s.width}), of.rstd_R = m.F32({s.tokens});
+  if (kind == Kind::kLayerNorm) of.bias_C = m.Act({s.width}), of.mean_R = m.F32({s.tokens});
+  if (kind == Kind::kGateGradient || kind == Kind::kGeluGradient) of.d_y_RF = m.Act({s.tokens, s.hidden});
+  if (kind == Kind::kRope) {
+    of.rotation = {.sequence_length = s.sequence, .heads = s.heads + s.kv_heads, .head_width = s.head_width};
+  }
+  return of;
+}
+
+// Adds what makes them of the results of norms, activation functions and RoPE, and computes these on the way.
 void AddFloat8Sources(OpCaseMaker& m, std::vector<OpCase>& cases) {
   using Kind = Float8Source::Kind;
   const OpSizes& s = m.s;
   const RmsNormForward statistics{.x = m.Act({s.tokens, s.width}), .rstd_R = m.F32({s.tokens}), .epsilon = 1e-5f};
   cases.push_back(m.Finish(statistics, "statistics", ShapeText(statistics.x)));
-  for (const Kind kind : {Kind::kNorm, Kind::kGate, Kind::kGateGradient}) {
-    const int64_t columns = kind == Kind::kNorm ? s.width : 2 * s.hidden;
-    const auto source = [&] {
-      Float8Source of{.kind = kind};
-      if (kind == Kind::kNorm) of.weight_C = m.Act({s.width}), of.rstd_R = m.F32({s.tokens});
-      if (kind == Kind::kGateGradient) of.d_y_RF = m.Act({s.tokens, s.hidden});
-      return of;
-    };
-    const AbsMax maximum{m.Act({s.tokens, columns}), m.F32({1}), source()};
+  for (const Kind kind : {Kind::kNorm, Kind::kLayerNorm, Kind::kRope, Kind::kGelu, Kind::kGeluGradient, Kind::kGate,
+                          Kind::kGateGradient}) {
+    const bool norm = kind == Kind::kNorm || kind == Kind::kLayerNorm, gates = kind >= Kind::kGate;
+    const int64_t qkv = (s.heads + 2 * s.kv_heads) * s.head_width;
+    const int64_t columns = norm ? s.width : kind == Kind::kRope ? qkv : (gates ? 2 : 1) * s.hidden;
+    const AbsMax maximum{m.Act({s.tokens, columns}), m.F32({1}), SourceFor(m, kind)};
     cases.push_back(m.Finish(maximum, absl::StrCat(ToString(kind)), ShapeText(maximum.x_RC)));
     for (const Float8Scales scales : {Float8Scales::kOne, Float8Scales::kTiles}) {
-      QuantizeFloat8 op{.x_RC = m.Act({s.tokens, columns}), .scales = scales, .source = source()};
+      QuantizeFloat8 op{.x_RC = m.Act({s.tokens, columns}), .scales = scales, .source = SourceFor(m, kind)};
       const int64_t C = op.columns();
       op.out_RC = m.New(DType::kFloat8E4M3, {s.tokens, C});
       op.transposed_CR = m.New(DType::kFloat8E4M3, {C, s.tokens});

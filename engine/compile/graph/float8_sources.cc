@@ -10,15 +10,33 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/rope.h"
 
 namespace shale {
 namespace {
 
-// A matrix that an op writes, and the source that computes it again from `x`.
+// A matrix that an op writes, and the source that computes it again from `x`. If x is the matrix itself, the op changes
+// it in place.
 struct SourceOf {
   Tensor matrix, x;
   Float8Source source;
 };
+
+// Returns the source that rotates a gradient back: a whole matrix, whose first columns are the heads of the op.
+std::optional<SourceOf> RotationOf(const Rope& rope) {
+  const Tensor& heads = rope.x_BSHD;
+  const int64_t B = heads.dim(0), S = heads.dim(1), H = heads.dim(2), D = heads.dim(3), columns = heads.stride(1);
+  const bool fits = heads.stride(2) == D && columns >= H * D && (B == 1 || heads.stride(0) == S * columns);
+  if (!rope.inverse || rope.begins_B.present() || !fits) return std::nullopt;
+  Tensor matrix = Tensor::Contiguous(heads.dtype, {B * S, columns});
+  matrix.where = heads.where;
+  const Float8Source::Rotation rotation = {
+      .sequence_length = S, .heads = H, .head_width = D, .theta = rope.theta, .scaling = rope.scaling};
+  return SourceOf{
+      .matrix = matrix,
+      .x = matrix,
+      .source = {.kind = Float8Source::Kind::kRope, .position_ids_BS = rope.position_ids_BS, .rotation = rotation}};
+}
 
 std::optional<SourceOf> FindSource(const Op& op) {
   using Kind = Float8Source::Kind;
@@ -29,6 +47,24 @@ std::optional<SourceOf> FindSource(const Op& op) {
                                .weight_C = norm->weight_C,
                                .rstd_R = norm->rstd_R,
                                .weight_offset = norm->weight_offset}};
+  }
+  if (const auto* norm = op.As<LayerNormForward>()) {
+    return SourceOf{.matrix = norm->y,
+                    .x = norm->sum.present() ? norm->sum : norm->x,
+                    .source = {.kind = Kind::kLayerNorm,
+                               .weight_C = norm->weight_C,
+                               .bias_C = norm->bias_C,
+                               .mean_R = norm->mean_R,
+                               .rstd_R = norm->rstd_R}};
+  }
+  if (const auto* rope = op.As<Rope>()) return RotationOf(*rope);
+  if (const auto* gelu = op.As<GeluForward>()) {
+    return SourceOf{.matrix = gelu->y_TF, .x = gelu->x_TF, .source = {.kind = Kind::kGelu, .gelu = gelu->kind}};
+  }
+  if (const auto* gelu = op.As<GeluBackward>(); gelu != nullptr && !gelu->y_TF.present()) {
+    return SourceOf{.matrix = gelu->d_x_TF,
+                    .x = gelu->x_TF,
+                    .source = {.kind = Kind::kGeluGradient, .d_y_RF = gelu->d_y_TF, .gelu = gelu->kind}};
   }
   if (const auto* gate = op.As<SwiGluForward>()) {
     return SourceOf{.matrix = gate->y_TF, .x = gate->gate_up_T2F, .source = {.kind = Kind::kGate, .gate = gate->gate}};
@@ -134,7 +170,7 @@ class SourceUser {
     for (size_t node = 0; node < own.nodes.size(); ++node) {
       const std::optional<SourceOf> found = FindSource(own.nodes[node].op);
       if (!found || !found->matrix.present() || !IsOwn(found->matrix, own.nodes[node], forward)) continue;
-      const std::vector<size_t> readers = ReadersOf(own, node, found->matrix);
+      const std::vector<size_t> readers = ReadersOf(own, node, *found);
       const ValueId id = found->matrix.where.symbol;
       if (readers.empty() || others.AnyAccesses(id)) continue;
       const std::vector<Tensor> operands = OperandsOf(*found);
@@ -159,10 +195,11 @@ class SourceUser {
   }
 
   // Returns the nodes that read the matrix which `node` writes. Returns none if one of them does anything with it but
-  // quantize it as a whole.
-  static std::vector<size_t> ReadersOf(const NodeList& list, size_t node, const Tensor& matrix) {
+  // quantize it as a whole. Those before a node that changes the matrix in place see it as it is without that node.
+  static std::vector<size_t> ReadersOf(const NodeList& list, size_t node, const SourceOf& found) {
+    const Tensor& matrix = found.matrix;
     std::vector<size_t> readers;
-    for (size_t other = 0; other < list.nodes.size(); ++other) {
+    for (size_t other = IsSameView(matrix, found.x) ? node + 1 : 0; other < list.nodes.size(); ++other) {
       if (other == node || !list.Accesses(other, matrix.where.symbol)) continue;
       const Tensor* quantized = QuantizedBy(list.nodes[other].op);
       if (quantized == nullptr || other < node || !IsSameView(*quantized, matrix)) return {};
@@ -193,9 +230,11 @@ class SourceUser {
     for (Node& other : unit_.backward) {
       if (other.recomputing && Writes(*other.recomputing, id)) other.recomputing.reset();
     }
-    if (!node.op.Is<RmsNormForward>()) return true;
+    if (!node.op.Is<RmsNormForward>() && !node.op.Is<LayerNormForward>()) return true;
     for (Op* op : {&node.op, node.from_sum ? &*node.from_sum : nullptr}) {
-      if (auto* norm = op == nullptr ? nullptr : op->As<RmsNormForward>()) norm->y = norm->weight_C = Tensor();
+      if (op == nullptr) continue;
+      if (auto* norm = op->As<RmsNormForward>()) norm->y = norm->weight_C = Tensor();
+      if (auto* norm = op->As<LayerNormForward>()) norm->y = norm->weight_C = norm->bias_C = Tensor();
     }
     return false;
   }

@@ -119,9 +119,9 @@ struct UnitGraph {
 // each element, and does not need the input. It quantizes the weight again, transposed, because keeping that would take
 // memory in all layers at once.
 //
-// Norms and gates write matrices that only the ops which quantize read. These compute such a matrix themselves, from
-// what its own op would read, and it is neither written nor read (UseFloat8Sources). So forward has no SwiGluForward,
-// and a norm writes its statistics alone.
+// Norms, activation functions and the gradients of RoPE write matrices that only the ops which quantize read. These
+// compute such a matrix themselves, from what its own op would read, and it is neither written nor read
+// (UseFloat8Sources). So forward has no SwiGluForward, and a norm writes its statistics alone.
 //
 // That is the plain program. Passes change where weights are quantized, and no bits (engine/compile/step/passes.h).
 // Where ranks gather a weight for each use, each quantizes its shard once a step and they gather codes (GatherFloat8):
@@ -180,14 +180,19 @@ struct DataNeeds {
 };
 
 // Lets AbsMax and QuantizeFloat8 compute the matrices that they read ([Note: sources of fp8] in kernels/ops/float8.h):
-// results of RmsNormForward, SwiGluForward and SwiGluBackward that nothing else reads. Drops these results, and ops
-// that have no others. Changes no bits, because a source rounds its numbers as the op does. Not with f32, because
-// matmuls in fp8 read none.
+// results of norms, SwiGLU, GELU, and of the gradients of these two and of RoPE, that nothing else reads. Drops these
+// results, and ops that have no others. Changes no bits, because a source rounds its numbers as the op does. Not with
+// f32, because matmuls in fp8 read none.
+//
+// Some gradients are written, because others read them: where a layer has a bias, its gradient sums up that of the
+// layer's output (queries and keys in Qwen 2, what GELU reads in GPT-2). Where queries and keys have norms (Qwen 3,
+// Gemma 3), RoPE writes what the gradient of the norm reads, and this op writes what is quantized. It is no source:
+// with one, each read of d_x would become reads of d_y and x, which are as many bytes as d_x written and read, or more.
 //
 // Backward keeps no more than without it. Where it computes the fp8 form of an activation again, it reads what that is
 // computed from. So a matrix is left alone if backward wants its fp8 form and does not read all of that anyway.
-// While one block runs backward it may take more, at most the bytes of d_y of the gate: without a source the gate's
-// gradient is written over gate_up, in whose place fp8 forms do not fit.
+// While one block runs backward it may take more, at most the bytes of d_y of the activation function: without a source
+// its gradient is written over what it has read, in whose place fp8 forms do not fit.
 void UseFloat8Sources(UnitGraph& unit);
 
 // Whether a builder calls UseFloat8Sources. All of them do, except in tests that compare the two.

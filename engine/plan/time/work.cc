@@ -69,6 +69,8 @@ void DescribeSource(const Float8Source& source, Work& work) {
   if (source.kind == Float8Source::Kind::kMatrix) return;
   AddWords(work, ToString(source.kind));
   if (source.gate == GateKind::kGeluTanh) AddWords(work, "gelu");
+  if (source.gelu == GeluKind::kErf) AddWords(work, "erf");
+  if (source.position_ids_BS.present()) AddWords(work, "documents");
 }
 
 void Describe(const Op& op, Work& work) {
@@ -88,6 +90,7 @@ void Describe(const Op& op, Work& work) {
   }
   if (const auto* find = op.As<AbsMax>()) DescribeSource(find->source, work);
   if (const auto* norm = op.As<RmsNormForward>(); norm != nullptr && !norm->y.present()) AddWords(work, "statistics");
+  if (const auto* norm = op.As<LayerNormForward>(); norm != nullptr && !norm->y.present()) AddWords(work, "statistics");
 }
 
 // Describes a copy of `bytes` between device and host.

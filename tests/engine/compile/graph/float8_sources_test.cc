@@ -1,4 +1,4 @@
-// UseFloat8Sources, which lets ops that quantize compute norms and gates, on graphs of a few layers.
+// UseFloat8Sources, which lets ops that quantize compute what they read, on graphs of a few layers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,6 +67,30 @@ class Float8SourcesTest : public ::testing::Test {
     };
   }
 
+  // Attention whose queries and keys are rotated, with norms of their heads if `norms` is set. The layer before it has
+  // a bias if `bias` is set.
+  Layers RotatedAttention(bool bias, bool norms) {
+    return [=, this](GraphBuilder& b, const Tensor& input) {
+      constexpr int64_t kHeads = 2, kHeadWidth = 8, kColumns = kHeads * kHeadWidth;
+      std::optional<ParameterId> vector;
+      if (bias) vector = b.AddParameter(0, "bias", {3 * kColumns}, kOnes);
+      const Tensor qkv = Linear(b, input, Matrix(b, "qkv", 3 * kColumns, kWidth), vector, "qkv");
+      const auto heads = [&](const Tensor& x, int64_t first, int64_t count) {
+        return SplitLast(b, Slice(b, x, 1, first * kColumns, count * kColumns), count * kHeads);
+      };
+      Tensor qk = qkv;
+      if (norms) {
+        qk = b.NewActivation("normed", input.dtype, {input.dim(0), 2 * kColumns});
+        HeadNorm(b, heads(qkv, 0, 2), b.AddParameter(0, "heads", {kHeadWidth}, kOnes), 1e-5, heads(qk, 0, 2), "heads");
+      }
+      ApplyRope(b, SplitFirst(b, heads(qk, 0, 2), 1), 100, {});
+      const Tensor out = Attention(b, SplitFirst(b, heads(qk, 0, 1), 1), SplitFirst(b, heads(qk, 1, 1), 1),
+                                   SplitFirst(b, heads(qkv, 2, 1), 1), /*window=*/0);
+      return AddResidual(b, input, Linear(b, out, Matrix(b, "out", kWidth, kColumns), std::nullopt, "projected"),
+                         "out");
+    };
+  }
+
   // Returns the names of ops other than those on weights, with their sources.
   static std::vector<std::string> Listing(const UnitGraph& unit, const std::vector<Node>& nodes) {
     std::vector<std::string> listing;
@@ -113,6 +137,57 @@ TEST_F(Float8SourcesTest, OpsThatQuantizeComputeNormsAndGates) {
       EXPECT_TRUE(writes) << value.name;
     }
   }
+}
+
+// Falcon's: neither layer has a bias.
+TEST_F(Float8SourcesTest, OpsThatQuantizeComputeLayerNormsAndGelu) {
+  const UnitGraph unit = Build([&](GraphBuilder& b, const Tensor& input) {
+    NormParameters norm = NormOf(b, "norm");
+    norm.bias = b.AddParameter(0, "norm.bias", {kWidth}, kOnes);
+    const Tensor normal = Norm(b, input, norm, "norm");
+    const Tensor up = Linear(b, normal, Matrix(b, "up", kInner, kWidth), std::nullopt, "up");
+    const Tensor gelu = Gelu(b, up, GeluKind::kErf);
+    return AddResidual(b, input, Linear(b, gelu, Matrix(b, "down", kWidth, kInner), std::nullopt, "down"), "out");
+  });
+  EXPECT_THAT(Listing(unit, unit.forward),
+              ElementsAre("LayerNormForward", "AbsMax layer_norm", "QuantizeFloat8 layer_norm", "MatMul", "AbsMax gelu",
+                          "QuantizeFloat8 gelu", "MatMul", "Add"));
+  EXPECT_THAT(Listing(unit, unit.backward),
+              ElementsAre("AbsMax matrix", "QuantizeFloat8 matrix", "MatMul", "MatMul", "AbsMax gelu_gradient",
+                          "QuantizeFloat8 gelu_gradient", "MatMul", "MatMul", "LayerNormBackward"));
+  const auto* norm = unit.forward[0].op.As<LayerNormForward>();
+  EXPECT_FALSE(norm->y.present() || norm->weight_C.present() || norm->bias_C.present());
+}
+
+// Llama's: attention writes gradients of rotated queries and keys, beside those of values, and RoPE rotates them back.
+TEST_F(Float8SourcesTest, OpsThatQuantizeRotateGradientsBack) {
+  const UnitGraph unit = Build(RotatedAttention(/*bias=*/false, /*norms=*/false));
+  EXPECT_THAT(Listing(unit, unit.backward),
+              ElementsAre("AbsMax matrix", "QuantizeFloat8 matrix", "MatMul", "MatMul", "AttentionBackward",
+                          "AbsMax rope", "QuantizeFloat8 rope", "MatMul", "MatMul", "Add"));
+  for (const Node& node : unit.backward) {
+    const auto* find = node.op.As<AbsMax>();
+    if (find == nullptr || find->source.kind != Float8Source::Kind::kRope) continue;
+    EXPECT_EQ(find->x_RC.shape, Tensor::Contiguous(DType::kBFloat16, {16, 48}).shape);
+    const Float8Source::Rotation& rotation = find->source.rotation;
+    EXPECT_EQ(rotation.sequence_length, 16);
+    EXPECT_EQ(rotation.heads, 4);
+    EXPECT_EQ(rotation.head_width, 8);
+    EXPECT_EQ(rotation.theta, 100);
+  }
+}
+
+// Qwen 2's: the gradient of the bias sums what RoPE writes. Qwen 3's: the gradient of a norm reads it, and writes what
+// is quantized.
+TEST_F(Float8SourcesTest, ARotatedGradientThatAnotherOpReadsIsWritten) {
+  const UnitGraph biased = Build(RotatedAttention(/*bias=*/true, /*norms=*/false));
+  EXPECT_THAT(Listing(biased, biased.backward),
+              ElementsAre("AbsMax matrix", "QuantizeFloat8 matrix", "MatMul", "MatMul", "AttentionBackward", "Rope",
+                          "AbsMax matrix", "QuantizeFloat8 matrix", "MatMul", "MatMul", "BiasBackward", "Add"));
+  const UnitGraph normed = Build(RotatedAttention(/*bias=*/false, /*norms=*/true));
+  EXPECT_THAT(Listing(normed, normed.backward),
+              ElementsAre("AbsMax matrix", "QuantizeFloat8 matrix", "MatMul", "MatMul", "AttentionBackward", "Rope",
+                          "RmsNormBackward", "AbsMax matrix", "QuantizeFloat8 matrix", "MatMul", "MatMul", "Add"));
 }
 
 // A block of a decoder has four linear layers. Norms and the gate write what three of them read.

@@ -184,6 +184,12 @@ TEST(Rates, AMatrixThatIsComputedOnTheWayIsAnotherWork) {
   EXPECT_EQ(work(find).bytes_read, 2 * 32 * (256 + 128));
   find.source = {.kind = Float8Source::Kind::kGate, .gate = GateKind::kGeluTanh};
   EXPECT_EQ(WorkText(work(find)), "AbsMax bf16 f32 gate gelu 32 x 256");
+  find.source = {.kind = Float8Source::Kind::kGelu, .gelu = GeluKind::kErf};
+  EXPECT_EQ(WorkText(work(find)), "AbsMax bf16 f32 gelu erf 32 x 256");
+  find.source = {.kind = Float8Source::Kind::kRope,
+                 .position_ids_BS = Tensor::Contiguous(DType::kInt32, {2, 16}),
+                 .rotation = {.sequence_length = 16, .heads = 3, .head_width = 64}};
+  EXPECT_EQ(WorkText(work(find)), "AbsMax bf16 i32 f32 rope documents 32 x 256");
   RmsNormForward norm{.x = find.x_RC, .rstd_R = Tensor::Contiguous(DType::kFloat32, {32})};
   EXPECT_EQ(WorkText(work(norm)), "RmsNormForward bf16 f32 statistics 32 x 256");
   norm.weight_C = Tensor::Contiguous(DType::kBFloat16, {256});

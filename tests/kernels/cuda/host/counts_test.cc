@@ -148,7 +148,7 @@ TEST(KernelCounts, BlockwiseFloat8ReadsEachNumberOnce) {
 
 // A matrix that is computed on the way is not read. In place of it AbsMax reads once what the matrix is computed from,
 // and so does QuantizeFloat8, but for a gradient: there each half of a row reads it, one after the other. All threads
-// read the weights and statistics of a norm, which the L1 cache holds.
+// read the weights and statistics of a norm, which the L1 cache holds. RoPE has a test of its own.
 TEST(KernelCounts, Float8SourcesReadWhatTheirOpsRead) {
   PrintHead();
   const int64_t rows = CountedRows() / 16 * 16;
@@ -184,6 +184,30 @@ TEST(KernelCounts, Float8SourcesReadWhatTheirOpsRead) {
     const cuda_on_host::Counts q = CountOf("QuantizeFloat8 of a " + name + " in tiles", memory, quantize, rows);
     EXPECT_EQ(q.read_bytes, gradient ? 2 * once : once);
   }
+}
+
+// To rotate a number back reads the other one of its pair, a cosine and a sine as well. These lie in the L1 cache, or
+// in that of L2: a tile has the other half of its heads, and a table of all positions is far smaller than a matrix.
+TEST(KernelCounts, Float8OfRotatedHeadsReadsTheMatrixOnce) {
+  PrintHead();
+  const int64_t rows = CountedRows() / 16 * 16;
+  constexpr int64_t kHeads = 16, kHeadWidth = 64, kColumns = 18 * kHeadWidth;  // Of Qwen2.5 0.5B.
+  ReservedMemory memory;
+  const AbsMax maximum = {.x_RC = memory.Zeros(kCountedAct, {rows, kColumns}),
+                          .maximum_1 = memory.Zeros(DType::kFloat32, {1}),
+                          .source = {.kind = Float8Source::Kind::kRope,
+                                     .rotation = {.sequence_length = rows, .heads = kHeads, .head_width = kHeadWidth}}};
+  const int64_t wanted = rows * (2 * kColumns + (2 + 2 * 4) * kHeads * kHeadWidth);
+  const cuda_on_host::Counts m = CountOf("AbsMax of rotated heads", memory, maximum, rows);
+  EXPECT_EQ(m.read_bytes, wanted + 4 * CeilDivide(rows * kColumns / 8, cuda::kMaximumPacks));
+  const QuantizeFloat8 quantize = {.x_RC = maximum.x_RC,
+                                   .maximum_1 = maximum.maximum_1,
+                                   .out_RC = memory.Zeros(DType::kFloat8E5M2, {rows, kColumns}),
+                                   .transposed_CR = memory.Zeros(DType::kFloat8E5M2, {kColumns, rows}),
+                                   .scale_1 = memory.Zeros(DType::kFloat32, {1}),
+                                   .source = maximum.source};
+  const cuda_on_host::Counts q = CountOf("QuantizeFloat8 of rotated heads", memory, quantize, rows);
+  EXPECT_EQ(q.read_bytes, wanted + 4 * CeilDivide(rows, 128) * CeilDivide(kColumns, 128));
 }
 
 TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogitOnce) {

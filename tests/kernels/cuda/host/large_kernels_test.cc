@@ -352,6 +352,27 @@ TEST(LargeOperands, Float8OfANorm) {
   EXPECT_EQ(LastOf(quantize.transposed_CR), 448);
 }
 
+// Every sequence is one token, which is not turned.
+TEST(LargeOperands, Float8OfRotatedHeads) {
+  ReservedMemory memory;
+  const Float8Source rope = {.kind = Float8Source::Kind::kRope,
+                             .rotation = {.sequence_length = 1, .heads = kWide / 2, .head_width = 2}};
+  const AbsMax maximum = {.x_RC = EndingInOnes(memory.Zeros(kAct, {kMany, kWide}), 1),
+                          .maximum_1 = memory.Zeros(DType::kFloat32, {1}),
+                          .source = rope};
+  RunLastBlocks(memory, maximum);
+  EXPECT_EQ(LastOf(maximum.maximum_1), 1);
+  const QuantizeFloat8 quantize = {.x_RC = maximum.x_RC,
+                                   .maximum_1 = maximum.maximum_1,
+                                   .out_RC = memory.Zeros(DType::kFloat8E5M2, {kMany, kWide}),
+                                   .transposed_CR = memory.Zeros(DType::kFloat8E5M2, {kWide, kMany}),
+                                   .scale_1 = memory.Zeros(DType::kFloat32, {1}),
+                                   .source = rope};
+  RunLastBlocks(memory, quantize);
+  EXPECT_EQ(LastOf(quantize.out_RC), 57344);
+  EXPECT_EQ(LastOf(quantize.transposed_CR), 57344);
+}
+
 TEST(LargeOperands, BlockwiseFloat8) {
   for (const Float8Scales scales : {Float8Scales::kTiles, Float8Scales::kBlocks}) {
     ReservedMemory memory;
