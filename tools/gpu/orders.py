@@ -3,8 +3,9 @@
 import json
 import os
 
-from gpu import benches, expected, nccl, plans, runs, suites
+from gpu import benches, expected, nccl, plans, runs, suites, turns
 from gpu.gpus import first_of_kinds
+from gpu.kit import OF_BEFORE, TRAIN_BEFORE
 from gpu.peers import torch, torch_search
 from gpu.suites import sanitized, tests
 from gpu.training import traced, train
@@ -12,9 +13,9 @@ from gpu.training import traced, train
 # Presets in the order in which the targets were set for them.
 SHAPES = ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b")
 PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in SHAPES)
-SMALL, SMALL_LONG, MIDDLE, LARGE, LARGE_LONG, HUGE, HUGE_LONG = (
-    "qwen2_5_0_5b_1024", "qwen2_5_0_5b_4096", "qwen2_5_1_5b_1024", "qwen2_5_3b_1024", "qwen2_5_3b_4096",
-    "qwen2_5_7b_1024", "qwen2_5_7b_4096")
+SMALL, SMALL_LONG, MIDDLE, MIDDLE_LONG, LARGE, LARGE_LONG, HUGE, HUGE_LONG = (
+    "qwen2_5_0_5b_1024", "qwen2_5_0_5b_4096", "qwen2_5_1_5b_1024", "qwen2_5_1_5b_4096", "qwen2_5_3b_1024",
+    "qwen2_5_3b_4096", "qwen2_5_7b_1024", "qwen2_5_7b_4096")
 # Adapters of frozen models, for one GPU of 80 GB.
 ADAPTER_PRESETS = ("llama3_8b_lora_4096", "qwen2_5_7b_lora_4096")
 # The preset whose bench of ops also measures the rate of a matmul that runs for a minute.
@@ -38,6 +39,10 @@ FREE = {"runtime.deterministic_attention": "false"}
 # What steps had when the first ones were measured on a GPU.
 EARLIER = {**NO_GRAPHS, **TIGHT}
 WHOLE_CHUNK = {"memory.loss_chunk_tokens": "16384"}
+# Attention by the engine's own kernels also where cuDNN could compute it.
+OWN_ATTENTION = {"runtime.cudnn_attention": "false"}
+# Token 3 of the random tokens divides them into documents of some 370 tokens.
+PACKED = {"data.packing": "PACK", "data.document_end_token": "3"}
 # 16,384 tokens in a micro-batch of 7B, and of adapters.
 LARGER = {1024: {"batch.micro_batch": "16"}, 4096: {"batch.micro_batch": "4"}}
 EIGHT_BIT = {"optimizer.rule": "ADAMW_8BIT"}
@@ -71,12 +76,44 @@ REDUCTIONS = ("attention.cu", "attention_backward.cu", "attention_backward_matri
               "cross_entropy.cu", "norm.cu", "norm_backward.cu", "update_*.cu")
 
 
+def _attention(kit, preset, settings, seconds):
+    """Returns items that compare the engine's attention with cuDNN's: alone, and in steps."""
+    return [*benches.attention(preset, seconds),
+            turns.in_turns(kit, preset, "attention", [turns.Side("cudnn"), turns.Side("own", settings=OWN_ATTENTION)],
+                           settings)]
+
+
+def _pairs(kit):
+    """Returns items that compare what changed since the first runs on a GPU (tools/bench/results/2026-11-27-h200.md)
+    with what was there: steps, what each op takes of them, and kernels alone, by the programs of an earlier commit, if
+    the kit has them; and attention by the engine's own kernels with cuDNN's. All fit 80 GB. Heads have 64 elements in
+    0.5B, and 128 in larger models."""
+    before, packed = kit.lacks(TRAIN_BEFORE), {**SHORT, **PACKED}
+    return [
+        turns.before_and_now(kit, SMALL, "steps", SHORT, turns=2),
+        traced(SMALL, OF_BEFORE[1:], SHORT, TRAIN_BEFORE, before),
+        traced(SMALL, settings=SHORT),
+        *benches.before_and_after(kit, SMALL, benches.CHANGED, 14, "kernels"),
+        *_attention(kit, SMALL_LONG, FEW, 9),
+        *_attention(kit, MIDDLE_LONG, FEW, 9),
+        turns.before_and_now(kit, SMALL, "pack", packed),
+        traced(SMALL, "pack" + OF_BEFORE, packed, TRAIN_BEFORE, before),
+        traced(SMALL, "pack", packed),
+        turns.before_and_now(kit, SMALL_LONG, "steps", FEW, turns=2),
+        turns.before_and_now(kit, MIDDLE, "steps", SHORT),
+        turns.before_and_now(kit, LARGE, "steps", {**SHORT, **IN_80_GB["qwen2_5_3b"][1024]}),
+        *_attention(kit, SMALL, SHORT, 9),
+        *_attention(kit, MIDDLE, SHORT, 9),
+        *(item for preset in (MIDDLE, LARGE, HUGE)
+          for item in benches.before_and_after(kit, preset, benches.ROWS, 6, "rows")),
+    ]
+
+
 def _speed(kit):
     files = ":".join(CASE_OF_FILE.values())
     return [
         tests("ops", NO_LAWS, 60),
-        *(item for preset in (SMALL, MIDDLE, LARGE, HUGE)
-          for item in benches.before_and_after(preset, benches.ROWS, 6, "rows")),
+        *_pairs(kit),
         *(benches.tune(preset, 64, 17) for preset in (SMALL, MIDDLE, LARGE)),
         train(SMALL, settings=SHORT),
         train(SMALL, "earlier", {**SHORT, **EARLIER}),
@@ -84,7 +121,6 @@ def _speed(kit):
         train(SMALL, "wide_table", {**SHORT, **WIDE}, tuned=True),
         train(SMALL, "free_attention", {**SHORT, **FREE}),
         train(SMALL, "as_peer", WIDE, steps=FEWEST_STEPS),
-        traced(SMALL, settings=SHORT),
         train(SMALL_LONG, settings=LONG),
         train(SMALL_LONG, "tight", {**LONG, **TIGHT}),
         train(SMALL_LONG, "as_peer", WIDE_LONG, steps=FEWEST_STEPS),
@@ -93,12 +129,15 @@ def _speed(kit):
         traced(MIDDLE, settings=SHORT),
         train(LARGE, settings=SHORT),
         train(LARGE_LONG, settings=FEW),
-        # 524,288 tokens a step, as in the rows `as_peer`.
-        *(torch(kit, SMALL, sequences, 512, 60) for sequences in (16, 32)),
-        torch(kit, SMALL_LONG, 8, 128, 65),
+        *_small_torch(kit),
         *(sanitized(kit, tool, "files", files, 45) for tool in ("memcheck", "racecheck")),
         benches.sweep(SMALL, SHORT, SWEPT, 100),
     ]
+
+
+def _small_torch(kit):
+    """FSDP2 with 524,288 tokens a step, as in the rows `as_peer`."""
+    return [*(torch(kit, SMALL, sequences, 512, 60) for sequences in (16, 32)), torch(kit, SMALL_LONG, 8, 128, 65)]
 
 
 def _nccl(kit):
@@ -152,9 +191,27 @@ def _large(kit):
 
 
 def _h100(kit):
-    return [*(train(f"{shape}_{sequence}", "80_gb", IN_80_GB.get(shape, {}).get(sequence, {}), steps=FEWEST_STEPS)
+    """What fits 80 GB. FSDP2 with fp32 masters of 7B does not: they take 16 bytes for each parameter, 113 GiB."""
+    return [*_pairs(kit),
+            *(train(f"{shape}_{sequence}", "80_gb", IN_80_GB.get(shape, {}).get(sequence, {}), steps=FEWEST_STEPS)
               for sequence in (1024, 4096) for shape in SHAPES[:4]),
+            *_small_torch(kit),
+            torch(kit, MIDDLE, 8, 512, 75, FEWEST_STEPS),
+            torch(kit, LARGE, 4, 512, 110, FEWEST_STEPS, gathered="pass"),
             *(train(preset, "80_gb", {**FEW, **LARGER[4096]}, steps=FEW_STEPS) for preset in ADAPTER_PRESETS)]
+
+
+def _peer(kit):
+    """Steps of 524,288 tokens of models above 0.5B, beside FSDP2's in one setting that fits an H200. Parameters of 7B
+    are gathered for a pass alone, and it recomputes: without that it takes more than 140 GB."""
+    return [
+        *(item for preset, micro_batch, seconds in ((MIDDLE, 16, 75), (LARGE, 8, 105))
+          for item in (train(preset, "as_peer", steps=FEWEST_STEPS),
+                       torch(kit, preset, micro_batch, 512, seconds, FEWEST_STEPS))),
+        train(HUGE, "as_peer", steps=FEWEST_STEPS),
+        *(torch(kit, HUGE, 4, 512, seconds, FEWEST_STEPS, checkpoint, "pass")
+          for checkpoint, seconds in (("selective", 190), ("block", 220))),
+    ]
 
 
 def _formats(kit):
@@ -187,7 +244,7 @@ def _hours(kit):
 
 # In the order in which a run without --order does them.
 ORDERS = {"speed": _speed, "nccl": _nccl, "verify": _verify, "large": _large, "h100": _h100, "formats": _formats,
-          "hours": _hours}
+          "peer": _peer, "hours": _hours}
 
 
 def _several(kit):

@@ -129,6 +129,33 @@ class RunTest(KitCase):
         self.assertEqual([(f["micro_batch"], f["tokens_per_step"]) for f in flags],
                          [("16", "524288"), ("32", "524288")])
 
+    def test_two_sides_take_turns_and_stand_beside_each_other_on_the_page(self):
+        trained = self.trains(f"--only=turns/{_SMALL}/(steps|attention)")
+        every = [call for call in self.programs.ran if "train" in call.name]
+        self.assertEqual([call.name for call in every[:4]], ["train_before", "train", "train", "train_before"])
+        self.assertEqual([call.sets.get("runtime.cudnn_attention") for call in trained[-2:]], [None, "false"])
+        self.assertEqual(os.listdir(os.path.join(self.out, "runs")), [])
+        self.assertIn(f"| {_SMALL}/steps | before to now | 100,000 | 160,000 | 1.600 | 100,000; 100,000 | "
+                      "160,000; 160,000 | 8.0000, 8.0000 |\n", self.text("report.md"))
+        self.assertIn(f"| {_SMALL}/attention | cudnn to own | 160,000 | 160,000 | 1.000 | 160,000 | ",
+                      self.text("report.md"))
+        self.programs.instead["train_before"] = lambda call: 1
+        self.trains(f"--only=turns/{_SMALL}/steps", "--again")
+        self.assertRegex(self.items()[f"turns/{_SMALL}/steps"]["about"], "^before: ended with 1")
+
+    def test_ops_and_traces_of_an_earlier_commit_stand_beside_ours_and_have_no_rates(self):
+        self.call("--order=speed", f"--only=ops/{_SMALL}/(kernels|attention)", f"--only=trace/{_SMALL}($|/before)")
+        text = self.text("report.md")
+        self.assertIn(f"| {_SMALL}/kernels | RmsNormForward | [16384, 896] | bf16 | before to after | 10.0 | 10.0 | "
+                      "1.00 |\n", text)
+        self.assertIn(f"| {_SMALL}/attention | MatMul | 1 x 2 x 3 | bf16 | cudnn to own | ", text)
+        self.assertIn(f"| {_SMALL} | RmsNormForward | 0.10 | 0.10 | 1.00 |\n", text)
+        own = [call.name for call in self.programs.ran if "--own_attention" in call.arguments]
+        self.assertEqual(own, ["bench"])
+        self.assertEqual({row["item"] for row in self.rates()["rates"]},
+                         {f"trace/{_SMALL}", *(f"ops/{_SMALL}/{label}" for label in (
+                             "kernels/after", "attention/cudnn", "attention/own"))})
+
     def test_a_run_that_resumes_with_other_bits_fails_and_so_does_a_model_that_says_two_things(self):
         self.assertEqual(self.call("--order=verify", "--only=^(resume|generate|evaluate)/")[0], 0)
         self.assertEqual([call.flags.get("resume", "")[-15:] for call in self.programs.ran if call.name == "train"],
