@@ -14,14 +14,14 @@ ROWS = "^(rmsnorm|crossentropy)"
 CHANGED = "^(rmsnorm|layernorm|crossentropy|embedding|swiglu|gelu|rope|biasbackward|add |sumsquares)"
 
 
-def tune(preset, sequences, seconds):
+def tune(preset, sequences, seconds, label="", settings=()):
     """Returns an item that tunes the preset's matmuls and adds the algorithms to the table that later items use. The
-    file of the table is named by the GPU."""
+    file of the table is named by the GPU, and is whole after each matmul. Those with most work come first."""
     def work(kit, item, limit):
-        command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning')}/",
-                   *plans.sets({"batch.global_batch": str(sequences)})]
+        command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning')}/", "--launches=10",
+                   *plans.sets({"batch.global_batch": str(sequences), **dict(settings)})]
         return outcome.of(child.run(command, kit.environment, kit.log(item.name), limit, folder=kit.out))
-    return Item(f"tune/{preset}", outcome.needs("tune", work), seconds, sampled=True)
+    return Item(f"tune/{preset}" + (f"/{label}" if label else ""), outcome.needs("tune", work), seconds, sampled=True)
 
 
 def before_and_after(kit, preset, only, seconds, label):

@@ -114,7 +114,11 @@ def _speed(kit):
     return [
         tests("ops", NO_LAWS, 60),
         *_pairs(kit),
-        *(benches.tune(preset, 64, 17) for preset in (SMALL, MIDDLE, LARGE)),
+        # Micro-batches of 4,096 tokens in a sequence have the same matmuls.
+        *(benches.tune(preset, 64, seconds) for preset, seconds in ((SMALL, 32), (MIDDLE, 32), (LARGE, 43))),
+        turns.library_and_table(kit, SMALL, "table", SHORT, turns=2),
+        *(turns.library_and_table(kit, preset, "table", settings)
+          for preset, settings in ((SMALL_LONG, FEW), (MIDDLE, SHORT), (LARGE, SHORT))),
         train(SMALL, settings=SHORT),
         train(SMALL, "earlier", {**SHORT, **EARLIER}),
         train(SMALL, "wide", {**SHORT, **WIDE}),
@@ -187,6 +191,10 @@ def _large(kit):
         train(LARGE, "state_offload", {**SHORT, "memory.offload_state": "[MOMENTS, MASTERS]"}, steps=FEW_STEPS),
         train(LARGE, "update_on_host", {**SHORT, "optimizer.device": "HOST"}, steps=FEW_STEPS),
         train(HUGE, "lean", {**SHORT, **LEAN}, steps=FEW_STEPS),
+        benches.tune(HUGE, 64, 37),
+        turns.library_and_table(kit, HUGE, "table", SHORT, steps=(1, 1)),
+        benches.tune(HUGE, 64, 87, "16k", {**EIGHT_BIT, **LARGER[1024]}),
+        turns.library_and_table(kit, HUGE, "table_16k", {**SHORT, **EIGHT_BIT, **LARGER[1024]}, steps=(1, 1)),
     ]
 
 

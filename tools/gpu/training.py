@@ -66,7 +66,8 @@ def table(kit):
     return folder if os.path.isdir(folder) and os.listdir(folder) else None
 
 
-def _with_table(kit, settings, tuned):
+def with_table(kit, settings, tuned):
+    """Returns the settings, with the table of tuned matmuls if it is wanted and there."""
     return {**settings, "runtime.tuning_table": table(kit)} if tuned and table(kit) else settings
 
 
@@ -106,7 +107,7 @@ def run(kit, name, preset, settings, steps, seconds, program="train", variables=
 
 def _train(preset, settings, tuned, steps, variables):
     def work(kit, item, seconds):
-        made = run(kit, item.name, preset, _with_table(kit, settings, tuned), sum(steps), seconds, variables=variables)
+        made = run(kit, item.name, preset, with_table(kit, settings, tuned), sum(steps), seconds, variables=variables)
         return made.failure or outcome.of(made.ended, {
             **_steps(made.rows, steps[0]), **_said(store.read(kit.log(item.name))),
             "start_seconds": made.start_seconds, "settings": settings, "table": bool(tuned and table(kit))})

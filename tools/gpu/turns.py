@@ -10,10 +10,12 @@ from gpu.kit import TRAIN_BEFORE, Item
 
 @dataclass
 class Side:
-    """One of the two that are compared: a program and its settings besides those of both."""
+    """One of the two that are compared: a program and its settings besides those of both, and whether its matmuls use
+    the algorithms that the items before it found."""
     name: str
     program: str = "train"
     settings: dict = field(default_factory=dict)
+    tuned: bool = False
 
 
 def in_turns(kit, preset, label, sides, settings=(), turns=1, steps=(1, 3)):
@@ -30,13 +32,21 @@ def before_and_now(kit, preset, label, settings=(), turns=1):
     return in_turns(kit, preset, label, [Side("before", TRAIN_BEFORE), Side("now")], settings, turns)
 
 
+def library_and_table(kit, preset, label, settings=(), turns=1, steps=(1, 3)):
+    """Returns an item that compares the algorithms of matmuls that the library chooses with those of the table."""
+    return in_turns(kit, preset, label, [Side("library"), Side("table", tuned=True)], settings, turns, steps)
+
+
 def _work(preset, sides, settings, turns, steps):
     def work(kit, item, seconds):
+        if any(side.tuned for side in sides) and not training.table(kit):
+            return outcome.skipped("no matmul is tuned yet")
         began, found = time.monotonic(), {side.name: [] for side in sides}
         for turn in range(turns):
             for side in sides[::-1] if turn % 2 else sides:
-                made = training.run(kit, f"{item.name}-{side.name}-{turn + 1}", preset, {**settings, **side.settings},
-                                    sum(steps), seconds - (time.monotonic() - began), side.program)
+                made = training.run(kit, f"{item.name}-{side.name}-{turn + 1}", preset,
+                                    training.with_table(kit, {**settings, **side.settings}, side.tuned), sum(steps),
+                                    seconds - (time.monotonic() - began), side.program)
                 if made.failure:
                     return {**made.failure, "about": f"{side.name}: {made.failure['about']}"}
                 found[side.name].append(made.rows)

@@ -87,10 +87,10 @@ class ListTest(KitCase):
         # 7 steps of 65,536 tokens at 3.1 GFLOP and 0.4 of 989.4 TFLOP/s, and 9 s to start.
         self.assertRegex(found["train/qwen2_5_0_5b_1024"], r"^ *13 s +\d+ s  to do$")
         ends = [re.fullmatch(r"---- call (\d) ends after (\d+) s", line) for line in about[3:]]
-        self.assertEqual([end[1] for end in ends], ["1", "2", "3", "4", "5"])
-        for end, seconds in zip(ends, (400, 300, 300, 300, 300)):
-            self.assertLessEqual(int(end[2]), seconds)
-        self.assertRegex(last, rf"^{len(found)} items: {len(found)} to do in about [\d,]+ s and 5 calls, 0 skipped\. "
+        self.assertEqual([int(end[1]) for end in ends], list(range(1, len(ends) + 1)))
+        for end in ends:
+            self.assertLessEqual(int(end[2]), 400 if end[1] == "1" else 300)
+        self.assertRegex(last, rf"^{len(found)} items: {len(found)} to do in about [\d,]+ s and {len(ends)} calls, 0 skipped\. "
                                r"Seconds are estimates\.$")
         short = self.listed("h200", "--order=speed", "--budget_seconds=50")
         self.assertEqual(short[1]["test/ops"], "60 s, more than a call of 50 s has")

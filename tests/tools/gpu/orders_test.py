@@ -13,6 +13,7 @@ from unittest import mock
 
 sys.path[:0] = ["tools", "tests/tools/gpu"]
 
+from bench.train import textproto  # noqa: E402
 from fake_kit import GPUS, KitCase  # noqa: E402
 from gpu import calls, expected, orders  # noqa: E402
 
@@ -141,10 +142,20 @@ class OrdersTest(KitCase):
         twice = {name for name in every if every.count(name) > 1}
         self.assertEqual(twice, set(each["speed"]) & set(each["h100"]))
 
+    # So a table for one of them serves both, and `tune` runs for one.
+    def test_presets_of_both_lengths_have_the_same_matmuls(self):
+        def matmuls(name):
+            with open(f"tools/bench/jobs/gpu/{name}.textproto", encoding="utf-8") as file:
+                job = textproto.parse(file.read())
+            return (job["model"], job["batch"]["micro_batch"] * job["batch"]["sequence_length"], job["precision"],
+                    job["memory"]["loss_chunk_tokens"], job["activation_checkpointing"])
+        for shape in orders.SHAPES:
+            self.assertEqual(matmuls(f"{shape}_1024"), matmuls(f"{shape}_4096"))
+
     # The same card is compared in the same way, whichever of the two orders it runs.
     def test_the_orders_of_both_cards_have_the_same_pairs(self):
         paired = lambda order: [name for name in self.names(order)
-                                if re.search(r"^turns/|/(before|after|cudnn|own)$", name)]
+                                if re.search(r"^turns/.*(steps|pack|attention)$|/(before|after|cudnn|own)$", name)]
         self.assertEqual(paired("speed"), paired("h100"))
         self.assertEqual(len(paired("h100")), 27)
 

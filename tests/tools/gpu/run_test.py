@@ -139,6 +139,12 @@ class RunTest(KitCase):
                       "160,000; 160,000 | 8.0000, 8.0000 |\n", self.text("report.md"))
         self.assertIn(f"| {_SMALL}/attention | cudnn to own | 160,000 | 160,000 | 1.000 | 160,000 | ",
                       self.text("report.md"))
+        self.trains(f"--only=turns/{_SMALL}/table")
+        self.assertEqual(self.items()[f"turns/{_SMALL}/table"]["about"], "no matmul is tuned yet")
+        self.programs.ran.clear()
+        trained = self.trains(f"--only=t(une|urns)/{_SMALL}($|/table)", "--again")
+        self.assertEqual([call.sets.get("runtime.tuning_table") is not None for call in trained],
+                         [False, True, True, False])
         self.programs.instead["train_before"] = lambda call: 1
         self.trains(f"--only=turns/{_SMALL}/steps", "--again")
         self.assertRegex(self.items()[f"turns/{_SMALL}/steps"]["about"], "^before: ended with 1")
