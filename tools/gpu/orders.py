@@ -23,21 +23,23 @@ SUSTAINED = LARGE
 
 # Settings of steps. 64 sequences of 1,024 tokens, or 32 of 4,096, take a few seconds for all steps of a row.
 SHORT, LONG, FEW = ({"batch.global_batch": str(count)} for count in (64, 32, 16))
-# 32,768 tokens in a micro-batch of 0.5B, and half as many in a chunk of its loss.
-WIDE, WIDE_LONG = ({"batch.micro_batch": str(count), "memory.loss_chunk_tokens": "16384"} for count in (32, 8))
-# Losses of so many steps are compared.
+# What the preset of 0.5B had before: half as many tokens in a micro-batch, and in a chunk of the loss.
+NARROW = {"batch.micro_batch": "16", "memory.loss_chunk_tokens": "8192"}
+# Losses of so many steps are compared, of 0.5B alone: three times 200 steps of 16,384 tokens take 2 minutes for it, 5
+# for 1.5B, 9 for 3B and 20 for 7B.
 MANY_STEPS = (2, 198)
-MANY = {**FEW, "lr_schedule.steps": str(sum(MANY_STEPS))}
+MANY = {**FEW, "batch.micro_batch": "16", "lr_schedule.steps": str(sum(MANY_STEPS))}
 FLOAT8 = {"precision.matmuls": "FP8"}
-BLOCKWISE = {"precision.fp8_scaling": "BLOCKWISE"}
+BLOCKWISE = {**FLOAT8, "precision.fp8_scaling": "BLOCKWISE"}
+FORMATS = {"bf16": {}, "fp8": FLOAT8, "fp8_blockwise": BLOCKWISE}
 # Steps before those that count, and those, where a step takes many seconds or has 524,288 tokens.
 FEW_STEPS, FEWEST_STEPS = (2, 2), (1, 2)
 NO_GRAPHS = {"runtime.graphs": "false"}
 # The workspace of attention that a job needs, without what the plan adds where there is room.
 TIGHT = {"runtime.attention_workspace_bytes": str(256 << 20)}
 FREE = {"runtime.deterministic_attention": "false"}
-# What steps had when the first ones were measured on a GPU.
-EARLIER = {**NO_GRAPHS, **TIGHT}
+# What steps of 0.5B had when the first ones were measured on a GPU.
+EARLIER = {**NARROW, **NO_GRAPHS, **TIGHT}
 WHOLE_CHUNK = {"memory.loss_chunk_tokens": "16384"}
 # Attention by the engine's own kernels also where cuDNN could compute it.
 OWN_ATTENTION = {"runtime.cudnn_attention": "false"}
@@ -121,32 +123,29 @@ def _speed(kit):
           for preset, settings in ((SMALL_LONG, FEW), (MIDDLE, SHORT), (LARGE, SHORT))),
         train(SMALL, settings=SHORT),
         train(SMALL, "earlier", {**SHORT, **EARLIER}),
-        train(SMALL, "wide", {**SHORT, **WIDE}),
-        train(SMALL, "wide_table", {**SHORT, **WIDE}, tuned=True),
+        turns.in_turns(kit, SMALL, "narrow", [turns.Side("narrow", settings=NARROW), turns.Side("preset")], SHORT),
         train(SMALL, "free_attention", {**SHORT, **FREE}),
-        train(SMALL, "as_peer", WIDE, steps=FEWEST_STEPS),
+        train(SMALL, "as_peer", steps=FEWEST_STEPS),
         train(SMALL_LONG, settings=LONG),
         train(SMALL_LONG, "tight", {**LONG, **TIGHT}),
-        train(SMALL_LONG, "as_peer", WIDE_LONG, steps=FEWEST_STEPS),
+        train(SMALL_LONG, "as_peer", steps=FEWEST_STEPS),
         traced(SMALL_LONG, settings=LONG),
         train(MIDDLE, "best", {**SHORT, **WHOLE_CHUNK}, tuned=True),
         traced(MIDDLE, settings=SHORT),
         train(LARGE, settings=SHORT),
         train(LARGE_LONG, settings=FEW),
-        *_small_torch(kit),
+        # 524,288 tokens a step, as in the rows `as_peer`.
+        *(torch(kit, SMALL, sequences, 512, 60) for sequences in (16, 32)),
+        torch(kit, SMALL_LONG, 8, 128, 65),
         *(sanitized(kit, tool, "files", files, 45) for tool in ("memcheck", "racecheck")),
         benches.sweep(SMALL, SHORT, SWEPT, 100),
     ]
 
 
-def _small_torch(kit):
-    """FSDP2 with 524,288 tokens a step, as in the rows `as_peer`."""
-    return [*(torch(kit, SMALL, sequences, 512, 60) for sequences in (16, 32)), torch(kit, SMALL_LONG, 8, 128, 65)]
-
-
 def _nccl(kit):
     ranks, mixed = _several(kit)
-    several = {"sharding.ranks": str(ranks[-1]),
+    # Each rank has a micro-batch of 8 sequences.
+    several = {"sharding.ranks": str(ranks[-1]), "batch.micro_batch": "8",
                "memory.budget_bytes": str(plans.budget_bytes(kit.gpus[0], nccl=True))} if ranks else {}
     return [
         *(suites.in_processes("nccl", "NcclProcesses*", processes, 30) for processes in (2, 4)),
@@ -201,9 +200,12 @@ def _large(kit):
 def _h100(kit):
     """What fits 80 GB. FSDP2 with fp32 masters of 7B does not: they take 16 bytes for each parameter, 113 GiB."""
     return [*_pairs(kit),
+            *(item for preset in (SMALL, MIDDLE) for item in _in_formats(preset)),
+            *(item for shape in SHAPES[2:4] for item in _in_formats(f"{shape}_1024", "80_gb_", IN_80_GB[shape][1024])),
             *(train(f"{shape}_{sequence}", "80_gb", IN_80_GB.get(shape, {}).get(sequence, {}), steps=FEWEST_STEPS)
               for sequence in (1024, 4096) for shape in SHAPES[:4]),
-            *_small_torch(kit),
+            torch(kit, SMALL, 16, 512, 60),
+            torch(kit, SMALL_LONG, 4, 128, 65),
             torch(kit, MIDDLE, 8, 512, 75, FEWEST_STEPS),
             torch(kit, LARGE, 4, 512, 110, FEWEST_STEPS, gathered="pass"),
             *(train(preset, "80_gb", {**FEW, **LARGER[4096]}, steps=FEW_STEPS) for preset in ADAPTER_PRESETS)]
@@ -222,13 +224,29 @@ def _peer(kit):
     ]
 
 
+def _in_formats(preset, label="", settings=()):
+    """Returns items that train the preset in bf16, and with fp8 matmuls of both scalings."""
+    return [train(preset, label + name, {**SHORT, **dict(settings), **values}, steps=FEW_STEPS)
+            for name, values in FORMATS.items()]
+
+
+def _reduced(kit):
+    """Returns items that train on two ranks of one GPU, which send their gradients in fp32 and in bf16."""
+    ranks = {**SHORT, **NARROW, "sharding.ranks": "2", "runtime.ranks_per_device": "2",
+             "sharding.accumulation": "SHARDED", "memory.budget_bytes": str(plans.budget_bytes(kit.gpus[0]) // 2)}
+    return [train(SMALL, f"two_ranks_reduce_{name.lower()}", {**ranks, "precision.reduce": name}, steps=FEW_STEPS)
+            for name in ("FP32", "BF16")]
+
+
 def _formats(kit):
     rates = [item for shape in SHAPES for item in (
         benches.formats(f"{shape}_1024", 30), benches.ops(f"{shape}_1024", "bf16", benches.FLOAT8, 35, "float8"))]
     return [*rates[:2],
-            train(SMALL, "bf16_200_steps", MANY, steps=MANY_STEPS),
-            train(SMALL, "fp8_200_steps", {**MANY, **FLOAT8}, steps=MANY_STEPS),
-            train(SMALL, "fp8_blockwise_200_steps", {**MANY, **FLOAT8, **BLOCKWISE}, steps=MANY_STEPS),
+            *(train(SMALL, f"{name}_200_steps", {**MANY, **values}, steps=MANY_STEPS)
+              for name, values in FORMATS.items()),
+            *(item for preset in (SMALL, MIDDLE, LARGE) for item in _in_formats(preset)),
+            *_in_formats(HUGE, "8bit_16k_", {**EIGHT_BIT, **LARGER[1024]}),
+            *_reduced(kit),
             *rates[2:]]
 
 

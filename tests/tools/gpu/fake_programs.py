@@ -6,7 +6,7 @@ import os
 from gpu import child
 
 # What the presets need and compute, by what their names contain: bytes of the arena, and GFLOP a token.
-_NEEDS = {"lora": (122000000000, 33.4), "0_5b": (27433708296, 3.1), "1_5b": (64074600456, 9.53),
+_NEEDS = {"lora": (122000000000, 33.4), "0_5b": (45941271304, 3.1), "1_5b": (64074600456, 9.53),
           "3b": (106198074376, 19.0), "7b": (135443899400, 43.0), "8b": (142033912840, 47.0)}
 # Settings that save memory, and what is left with them.
 _SAVES, _LEFT = ("batch.micro_batch", "optimizer.state", "optimizer.rule", "optimizer.frozen_weights"), 0.58
