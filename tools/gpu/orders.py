@@ -101,6 +101,12 @@ def _pairs(kit):
         turns.before_and_now(kit, SMALL, "pack", packed),
         traced(SMALL, "pack" + OF_BEFORE, packed, TRAIN_BEFORE, before),
         traced(SMALL, "pack", packed),
+    ]
+
+
+def _more_pairs(kit):
+    """Returns more of these, of the other presets."""
+    return [
         turns.before_and_now(kit, SMALL_LONG, "steps", FEW, turns=2),
         turns.before_and_now(kit, MIDDLE, "steps", SHORT),
         turns.before_and_now(kit, LARGE, "steps", {**SHORT, **IN_80_GB["qwen2_5_3b"][1024]}),
@@ -116,27 +122,29 @@ def _speed(kit):
     return [
         tests("ops", NO_LAWS, 60),
         *_pairs(kit),
+        # 524,288 tokens a step.
+        train(SMALL, "as_peer", steps=FEWEST_STEPS),
+        torch(kit, SMALL, 32, 512, 60),
+        train(SMALL_LONG, "as_peer", steps=FEWEST_STEPS),
+        torch(kit, SMALL_LONG, 8, 128, 65),
         # Micro-batches of 4,096 tokens in a sequence have the same matmuls.
         *(benches.tune(preset, 64, seconds) for preset, seconds in ((SMALL, 32), (MIDDLE, 32), (LARGE, 43))),
         turns.library_and_table(kit, SMALL, "table", SHORT, turns=2),
-        *(turns.library_and_table(kit, preset, "table", settings)
-          for preset, settings in ((SMALL_LONG, FEW), (MIDDLE, SHORT), (LARGE, SHORT))),
         train(SMALL, settings=SHORT),
-        train(SMALL, "earlier", {**SHORT, **EARLIER}),
-        turns.in_turns(kit, SMALL, "narrow", [turns.Side("narrow", settings=NARROW), turns.Side("preset")], SHORT),
-        train(SMALL, "free_attention", {**SHORT, **FREE}),
-        train(SMALL, "as_peer", steps=FEWEST_STEPS),
         train(SMALL_LONG, settings=LONG),
-        train(SMALL_LONG, "tight", {**LONG, **TIGHT}),
-        train(SMALL_LONG, "as_peer", steps=FEWEST_STEPS),
-        traced(SMALL_LONG, settings=LONG),
         train(MIDDLE, "best", {**SHORT, **WHOLE_CHUNK}, tuned=True),
-        traced(MIDDLE, settings=SHORT),
         train(LARGE, settings=SHORT),
         train(LARGE_LONG, settings=FEW),
-        # 524,288 tokens a step, as in the rows `as_peer`.
-        *(torch(kit, SMALL, sequences, 512, 60) for sequences in (16, 32)),
-        torch(kit, SMALL_LONG, 8, 128, 65),
+        *_more_pairs(kit),
+        *(turns.library_and_table(kit, preset, "table", settings)
+          for preset, settings in ((SMALL_LONG, FEW), (MIDDLE, SHORT), (LARGE, SHORT))),
+        turns.in_turns(kit, SMALL, "narrow", [turns.Side("narrow", settings=NARROW), turns.Side("preset")], SHORT),
+        train(SMALL, "earlier", {**SHORT, **EARLIER}),
+        train(SMALL, "free_attention", {**SHORT, **FREE}),
+        train(SMALL_LONG, "tight", {**LONG, **TIGHT}),
+        traced(SMALL_LONG, settings=LONG),
+        traced(MIDDLE, settings=SHORT),
+        torch(kit, SMALL, 16, 512, 60),
         *(sanitized(kit, tool, "files", files, 45) for tool in ("memcheck", "racecheck")),
         benches.sweep(SMALL, SHORT, SWEPT, 100),
     ]
@@ -199,16 +207,27 @@ def _large(kit):
 
 def _h100(kit):
     """What fits 80 GB. FSDP2 with fp32 masters of 7B does not: they take 16 bytes for each parameter, 113 GiB."""
-    return [*_pairs(kit),
-            *(item for preset in (SMALL, MIDDLE) for item in _in_formats(preset)),
-            *(item for shape in SHAPES[2:4] for item in _in_formats(f"{shape}_1024", "80_gb_", IN_80_GB[shape][1024])),
-            *(train(f"{shape}_{sequence}", "80_gb", IN_80_GB.get(shape, {}).get(sequence, {}), steps=FEWEST_STEPS)
-              for sequence in (1024, 4096) for shape in SHAPES[:4]),
-            torch(kit, SMALL, 16, 512, 60),
-            torch(kit, SMALL_LONG, 4, 128, 65),
-            torch(kit, MIDDLE, 8, 512, 75, FEWEST_STEPS),
-            torch(kit, LARGE, 4, 512, 110, FEWEST_STEPS, gathered="pass"),
-            *(train(preset, "80_gb", {**FEW, **LARGER[4096]}, steps=FEW_STEPS) for preset in ADAPTER_PRESETS)]
+    fits = {f"{shape}_{sequence}": IN_80_GB.get(shape, {}).get(sequence, {}) for shape in SHAPES[:4]
+            for sequence in (1024, 4096)}
+    as_peer = lambda preset: train(preset, "80_gb", fits[preset], steps=FEWEST_STEPS)
+    return [
+        *_pairs(kit),
+        *(item for preset in (SMALL, MIDDLE) for item in _in_formats(preset)),
+        *_in_formats(LARGE, "80_gb_", fits[LARGE]),
+        as_peer(SMALL),
+        torch(kit, SMALL, 16, 512, 60),
+        as_peer(MIDDLE),
+        torch(kit, MIDDLE, 8, 512, 75, FEWEST_STEPS),
+        as_peer(LARGE),
+        torch(kit, LARGE, 4, 512, 110, FEWEST_STEPS, gathered="pass"),
+        *_in_formats(HUGE, "80_gb_", fits[HUGE]),
+        as_peer(HUGE),
+        *_more_pairs(kit),
+        as_peer(SMALL_LONG),
+        torch(kit, SMALL_LONG, 4, 128, 65),
+        *(as_peer(preset) for preset in (MIDDLE_LONG, LARGE_LONG, HUGE_LONG)),
+        *(train(preset, "80_gb", {**FEW, **LARGER[4096]}, steps=FEW_STEPS) for preset in ADAPTER_PRESETS),
+    ]
 
 
 def _peer(kit):

@@ -128,7 +128,7 @@ class RunTest(KitCase):
                       "micro-batch 16, ", self.text("report.md"))
         flags = [call.flags for call in self.programs.ran if call.name == "torch_fsdp2.py"]
         self.assertEqual([(f["micro_batch"], f["tokens_per_step"]) for f in flags],
-                         [("16", "524288"), ("32", "524288")])
+                         [("32", "524288"), ("16", "524288")])
 
     def test_formats_train_in_bf16_and_with_fp8_matmuls_and_two_ranks_send_gradients_in_both_ways(self):
         self.call("--order=formats", f"--only=train/{_SMALL}", "--budget_seconds=9999")
