@@ -24,6 +24,8 @@ constexpr FormatMatMul kFormats[] = {
     {kE4M3, kE4M3, /*fast_accumulation=*/false},
     {kE5M2, kE4M3, /*fast_accumulation=*/true},
     {kE5M2, kE4M3, /*fast_accumulation=*/false},
+    {kE4M3, kE4M3, /*fast_accumulation=*/false, /*blockwise=*/true},
+    {kE5M2, kE4M3, /*fast_accumulation=*/false, /*blockwise=*/true},
 };
 
 absl::string_view NameOf(DType dtype) { return dtype == kE4M3 ? "e4m3" : dtype == kE5M2 ? "e5m2" : ToString(dtype); }
@@ -32,7 +34,7 @@ absl::string_view NameOf(DType dtype) { return dtype == kE4M3 ? "e4m3" : dtype =
 
 std::string FormatMatMul::ToString() const {
   if (!IsFloat8(a)) return std::string(NameOf(a));
-  return absl::StrCat(NameOf(a), " x ", NameOf(b), fast_accumulation ? ", fast" : "");
+  return absl::StrCat(NameOf(a), " x ", NameOf(b), fast_accumulation ? ", fast" : "", blockwise ? ", blockwise" : "");
 }
 
 absl::StatusOr<std::unique_ptr<FormatMatMuls>> FormatMatMuls::Create(CudaRuntime& runtime, CudaDevice& device,
@@ -63,6 +65,25 @@ absl::StatusOr<std::unique_ptr<Arena>> FormatMatMuls::Filled(DType dtype, int64_
   return arena;
 }
 
+absl::Status FormatMatMuls::SetScales(const FormatMatMul& format, MatMul& op,
+                                      std::vector<std::unique_ptr<Arena>>& arenas) {
+  if (!op.is_float8()) return absl::OkStatus();
+  if (!format.blockwise) {
+    op.scale_a = Tensor::Contiguous(DType::kFloat32, {1}, scales_->base());
+    op.scale_b = Tensor::Contiguous(DType::kFloat32, {1}, scales_->base() + sizeof(float));
+    return absl::OkStatus();
+  }
+  op.scales = op.c_MN.dtype == DType::kFloat32 ? Float8Scales::kTiles : Float8Scales::kBlocks;
+  for (const bool of_a : {true, false}) {
+    const Float8ScaleMatrix matrix = of_a ? op.scales_of_a() : op.scales_of_b();
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Filled(DType::kFloat32, matrix.elements()));
+    (of_a ? op.scale_a : op.scale_b) =
+        Tensor::Contiguous(DType::kFloat32, {matrix.rows, matrix.columns}, arena->base());
+    arenas.push_back(std::move(arena));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<MatMulPlan>> FormatMatMuls::PlanOf(const MatMul& op) const {
   SHALE_ASSIGN_OR_RETURN(
       std::unique_ptr<MatMulPlan> plan,
@@ -75,6 +96,7 @@ absl::StatusOr<std::unique_ptr<MatMulPlan>> FormatMatMuls::PlanOf(const MatMul& 
 absl::StatusOr<std::vector<FormatRate>> FormatMatMuls::Measure(int64_t m, int64_t n, int64_t k, DType c_dtype,
                                                                int rounds, int launches) {
   std::map<DType, std::unique_ptr<Arena>> a, b;  // The operands of each format, once.
+  std::vector<std::unique_ptr<Arena>> scales;    // Those of tiles and blocks.
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> c, device_.Allocate(m * n * SizeOf(c_dtype)));
   const auto operand = [&](DType dtype, int64_t rows, auto& arenas) -> absl::StatusOr<Tensor> {
     std::unique_ptr<Arena>& arena = arenas[dtype];
@@ -95,10 +117,7 @@ absl::StatusOr<std::vector<FormatRate>> FormatMatMuls::Measure(int64_t m, int64_
               .fast_accumulation = format.fast_accumulation};
     SHALE_ASSIGN_OR_RETURN(op.a, operand(format.a, m, a));
     SHALE_ASSIGN_OR_RETURN(op.b, operand(format.b, n, b));
-    if (op.is_float8()) {
-      op.scale_a = Tensor::Contiguous(DType::kFloat32, {1}, scales_->base());
-      op.scale_b = Tensor::Contiguous(DType::kFloat32, {1}, scales_->base() + sizeof(float));
-    }
+    SHALE_RETURN_IF_ERROR(SetScales(format, op, scales));
     absl::StatusOr<std::unique_ptr<MatMulPlan>> plan = PlanOf(op);
     absl::Status refusal = plan.status();
     if (plan.ok()) {

@@ -12,6 +12,7 @@
 #include "kernels/device/cuda/cuda_device.h"
 #include "kernels/device/cuda/turn_timer.h"
 #include "kernels/dtype.h"
+#include "kernels/float8_scales.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -21,7 +22,10 @@ struct FormatMatMul {
   DType a = DType::kBFloat16, b = DType::kBFloat16;
   // Adds products of 8-bit operands in the registers of the tensor cores, with fewer bits than fp32 has.
   bool fast_accumulation = false;
-  std::string ToString() const;  // "bf16", "e5m2 x e4m3, fast"
+  // A scale for each tile or block of 8-bit operands (Float8Scales): blocks of b where c is bf16, as in forward and in
+  // gradients of inputs, and tiles of both operands where c is fp32, as in gradients of weights.
+  bool blockwise = false;
+  std::string ToString() const;  // "bf16", "e5m2 x e4m3, fast", "e4m3 x e4m3, blockwise"
 };
 
 struct FormatRate {
@@ -39,7 +43,8 @@ class FormatMatMuls {
   ~FormatMatMuls();
 
   // Returns the rates of bf16, and of 8-bit operands as in training: both in E4M3, and E5M2 (gradients) with E4M3, each
-  // with and without fast accumulation. c has `c_dtype`. A format that the library does not multiply says why not.
+  // with and without fast accumulation, and blockwise. c has `c_dtype`. A format that the library does not multiply
+  // says why not.
   absl::StatusOr<std::vector<FormatRate>> Measure(int64_t m, int64_t n, int64_t k, DType c_dtype, int rounds,
                                                   int launches);
 
@@ -48,6 +53,8 @@ class FormatMatMuls {
       : device_(device), functions_(functions), timer_(std::move(timer)) {}
   // Returns memory for a matrix, with ordinary numbers of its dtype, since a matmul of zeros draws less power.
   absl::StatusOr<std::unique_ptr<Arena>> Filled(DType dtype, int64_t elements);
+  // Sets the scales of 8-bit operands. Adds the memory of those of tiles and blocks to `arenas`.
+  absl::Status SetScales(const FormatMatMul& format, MatMul& op, std::vector<std::unique_ptr<Arena>>& arenas);
   // Returns a plan with the algorithm that the library proposes first.
   absl::StatusOr<std::unique_ptr<cuda::MatMulPlan>> PlanOf(const MatMul& op) const;
 

@@ -21,7 +21,8 @@ class GpuMachine : public OpsMachine {
  public:
   static absl::StatusOr<std::unique_ptr<OpsMachine>> Create(const CreateGpuBackend& create,
                                                             const OpsMachineOptions& options) {
-    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, create({.tuning_table = options.tuning_table}));
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
+                           create({.tuning_table = options.tuning_table, .own_attention = options.own_attention}));
     SHALE_ASSIGN_OR_RETURN(auto devices, backend->CreateDevices(1, false));
     return std::unique_ptr<OpsMachine>(new GpuMachine(std::move(backend), std::move(devices)));
   }

@@ -18,9 +18,10 @@ namespace shale {
 struct GpuBackendOptions {
   int ranks = 1;
   int ranks_per_device = 1;
-  bool nccl = false;         // Whether NCCL runs the collectives. Otherwise the in-process communicator does.
-  BackendPlace place;        // Of this process, if there are several, of which each has one rank.
-  std::string tuning_table;  // File with tuned matmul algorithms; empty for none.
+  bool nccl = false;           // Whether NCCL runs the collectives. Otherwise the in-process communicator does.
+  BackendPlace place;          // Of this process, if there are several, of which each has one rank.
+  std::string tuning_table;    // File with tuned matmul algorithms; empty for none.
+  bool own_attention = false;  // Whether the engine's own kernels compute attention where cuDNN could.
 };
 using CreateGpuBackend = std::function<absl::StatusOr<std::unique_ptr<Backend>>(const GpuBackendOptions&)>;
 

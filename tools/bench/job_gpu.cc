@@ -11,6 +11,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateJobGpuBackend(const GpuBackendOpt
   job.runtime.collectives = options.nccl ? CollectivesKind::kNccl : CollectivesKind::kInProcess;
   job.runtime.nccl_shares_gpus = options.nccl && options.ranks_per_device > 1;
   job.runtime.tuning_table = options.tuning_table;
+  job.runtime.cudnn_attention = !options.own_attention;
   return CreateBackendOfProcess(job, options.place);
 }
 

@@ -29,6 +29,7 @@ struct Flags {
   OpSizes sizes;
   std::string device;
   std::string tuning_table;
+  bool own_attention = false;
   int64_t threads = ProcessorCount();
   int64_t head_width = 0;
   std::string dtype = "both";
@@ -210,8 +211,9 @@ int Run(Flags flags, const std::vector<OpsMachineKind>& kinds) {
     }
     return kExitOk;
   }
-  const absl::StatusOr<std::unique_ptr<OpsMachine>> machine =
-      kind->create({.threads = static_cast<int>(flags.threads), .tuning_table = flags.tuning_table});
+  const absl::StatusOr<std::unique_ptr<OpsMachine>> machine = kind->create({.threads = static_cast<int>(flags.threads),
+                                                                            .tuning_table = flags.tuning_table,
+                                                                            .own_attention = flags.own_attention});
   if (!machine.ok()) return Fail(machine.status(), kExitFailed);
   const absl::Status status = Bench(flags, **machine, *cases, squares);
   return status.ok() ? kExitOk : Fail(status, kExitFailed);
@@ -239,6 +241,8 @@ int BenchOps(int argc, char** argv, const std::vector<OpsMachineKind>& kinds) {
   line.Integer("square", "Sides of the matmul that is measured for the peak.", 1, 65536, &s.square);
   line.Text("device", "NAME", absl::StrCat("One of: ", DeviceNames(kinds), "."), &flags.device);
   line.Text("tuning_table", "FILE", "Algorithms of matmuls on a GPU, as tools/tune wrote it.", &flags.tuning_table);
+  line.Switch("own_attention", "On a GPU: attention by the engine's own kernels also where cuDNN could compute it.",
+              &flags.own_attention);
   line.Integer("threads", "Threads of the ops, as runtime.threads_per_rank.", 1, 4096, &flags.threads);
   line.Text("dtype", "TYPE", "Of activations and weights: f32, bf16, both.", &flags.dtype);
   line.Text("only", "REGEX", "Only ops whose name, as --list prints it, has a match; letter case is ignored.",

@@ -140,13 +140,15 @@ void AddAttention(OpCaseMaker& m, std::vector<OpCase>& cases) {
     op.scale = 1 / std::sqrt(static_cast<float>(s.head_width));
   };
   // With a soft cap the engine's own kernels compute it on every device.
-  for (const char* variant : {"", "not causal", "soft cap"}) {
+  for (const char* variant : {"", "not causal", "window", "soft cap"}) {
     const bool causal = variant[0] != 'n';
+    const int64_t window = variant[0] == 'w' ? CeilDivide(s.sequence, 4) : 0;
     const float cap = variant[0] == 's' ? 50 : 0;
     AttentionForward forward;
     views(forward, m.Act({s.tokens, all * s.head_width}));
     forward.out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
     forward.causal = causal;
+    forward.window = window;
     forward.cap = cap;
     cases.push_back(m.Finish(forward, variant, ShapeText(forward.q_BSHD)));
 
@@ -159,6 +161,7 @@ void AddAttention(OpCaseMaker& m, std::vector<OpCase>& cases) {
     backward.d_k_BSGD = m.Heads(d_qkv, s.heads, g);
     backward.d_v_BSGD = m.Heads(d_qkv, s.heads + g, g);
     backward.causal = causal;
+    backward.window = window;
     backward.cap = cap;
     cases.push_back(m.Finish(backward, variant, ShapeText(backward.q_BSHD)));
   }

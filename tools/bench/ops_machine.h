@@ -48,8 +48,9 @@ class OpsMachine {
 };
 
 struct OpsMachineOptions {
-  int threads = 1;           // Threads of the CPU's ops.
-  std::string tuning_table;  // File with tuned matmul algorithms for a GPU; empty for none.
+  int threads = 1;             // Threads of the CPU's ops.
+  std::string tuning_table;    // File with tuned matmul algorithms for a GPU; empty for none.
+  bool own_attention = false;  // Whether the engine's own kernels compute attention on a GPU where cuDNN could.
 };
 
 // A kind of machine that the program was built for. `device` is its name in --device.

@@ -2,34 +2,43 @@
 
 from bench.train import textproto
 from gpu import child, outcome, plans, store, training
-from gpu.kit import BEFORE, Item
+from gpu.kit import BENCH_BEFORE, OF_BEFORE, Item
 
 # Selects the ops on flat vectors, for runs of the ops bench in f32. Runs in bf16 do not have their f32 forms.
 FLAT = "^(sum|sumsquares|accumulate|copy|adamw|adamw8bit|sgd|lion)( |$)"
 # Matmuls, and the ops that make operands of fp8.
 FLOAT8 = "^(matmul|absmax|quantizefloat8)( |$)"
-# Those whose blocks own rows, which are compared with an earlier commit's.
+# Those whose kernels have another plan since the first runs on a GPU, and which an earlier commit's bench has, too.
 ROWS = "^(rmsnorm|crossentropy)"
+# All whose kernels changed since then in any way.
+CHANGED = "^(rmsnorm|layernorm|crossentropy|embedding|swiglu|gelu|rope|biasbackward|add |sumsquares)"
 
 
-def tune(preset, sequences, seconds):
+def tune(preset, sequences, seconds, label="", settings=()):
     """Returns an item that tunes the preset's matmuls and adds the algorithms to the table that later items use. The
-    file of the table is named by the GPU."""
+    file of the table is named by the GPU, and is whole after each matmul. Those with most work come first."""
     def work(kit, item, limit):
-        command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning')}/",
-                   *plans.sets({"batch.global_batch": str(sequences)})]
+        command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning')}/", "--launches=10",
+                   *plans.sets({"batch.global_batch": str(sequences), **dict(settings)})]
         return outcome.of(child.run(command, kit.environment, kit.log(item.name), limit, folder=kit.out))
-    return Item(f"tune/{preset}", outcome.needs("tune", work), seconds, sampled=True)
+    return Item(f"tune/{preset}" + (f"/{label}" if label else ""), outcome.needs("tune", work), seconds, sampled=True)
 
 
-def before_and_after(preset, only, seconds, label):
+def before_and_after(kit, preset, only, seconds, label):
     """Returns an item that times these ops with the kernels of an earlier commit, if the kit has them, and one that
     does so with those of the kit. They run one after the other, on one GPU in one state."""
-    return [ops(preset, "bf16", only, seconds, f"{label}/before", program=BEFORE),
+    return [ops(preset, "bf16", only, seconds, label + OF_BEFORE, program=BENCH_BEFORE, skip=kit.lacks(BENCH_BEFORE)),
             ops(preset, "bf16", only, seconds, f"{label}/after")]
 
 
-def ops(preset, dtype, only, seconds, label="", more=(), program="bench"):
+def attention(preset, seconds):
+    """Returns an item that times attention by cuDNN, and one by the engine's own kernels: causal, with a window, and
+    without a mask. With a soft cap both are the engine's."""
+    return [ops(preset, "bf16", "^attention", seconds, "attention/cudnn"),
+            ops(preset, "bf16", "^attention", seconds, "attention/own", ["--own_attention"])]
+
+
+def ops(preset, dtype, only, seconds, label="", more=(), program="bench", skip=""):
     """Returns an item that times the ops that match `only` in the shapes of the preset."""
     def work(kit, item, limit):
         with open(kit.job(preset), encoding="utf-8") as file:
@@ -38,7 +47,8 @@ def ops(preset, dtype, only, seconds, label="", more=(), program="bench"):
                                          *([f"--only={only}"] if only else []),
                                          *([f"--tuning_table={training.table(kit)}"] if training.table(kit) else [])],
                       program=program)
-    return Item(f"ops/{preset}" + (f"/{label}" if label else ""), outcome.needs(program, work), seconds, sampled=True)
+    return Item(f"ops/{preset}" + (f"/{label}" if label else ""), outcome.needs(program, work), seconds, skip=skip,
+                sampled=True)
 
 
 def comm(name, device, ranks, seconds, more=(), skip=""):

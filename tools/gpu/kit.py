@@ -12,8 +12,9 @@ from gpu import store
 
 # The archive of a kit's programs, in its folder bin.
 PROGRAMS = "programs.tar.xz"
-# The bench of an earlier commit, which a kit may have beside its own.
-BEFORE = "bench_before"
+# The bench and the train of an earlier commit, which a kit may have beside its own. The names of items that run nothing
+# but one of these end with OF_BEFORE.
+BENCH_BEFORE, TRAIN_BEFORE, OF_BEFORE = "bench_before", "train_before", "/before"
 
 
 @dataclass
@@ -53,6 +54,10 @@ class Kit:
     def has(self, name):
         return os.access(self.program(name), os.X_OK)
 
+    def lacks(self, name):
+        """Returns why an item that runs this program is skipped, or ""."""
+        return "" if self.has(name) else f"the kit has no {name}"
+
     def job(self, preset):
         return os.path.join(self.root, "jobs", preset + ".textproto")
 
@@ -85,5 +90,6 @@ class Item:
     gate: bool = False
     sampled: bool = False  # Whether clocks, power and temperature are recorded beside it.
     keeps: tuple = ()      # Files in OUT from which a later call resumes. --again removes them.
-    job: tuple = ()        # A preset and the settings of a training run, which is planned before.
+    job: tuple = ()        # A preset, settings and steps of a training run, which is planned before.
+    runs: int = 1          # How often that run starts.
     plan: object = None    # That plan, as in plans.Plan.

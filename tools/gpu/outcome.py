@@ -52,5 +52,4 @@ def read_json_lines(path):
 
 def needs(program, work):
     """Wraps `work` to be skipped if the kit does not have the program."""
-    return lambda kit, item, seconds: work(kit, item, seconds) if kit.has(
-        program) else skipped(f"the kit has no {program}")
+    return lambda kit, item, seconds: skipped(kit.lacks(program)) if kit.lacks(program) else work(kit, item, seconds)

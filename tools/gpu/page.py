@@ -2,7 +2,7 @@
 
 import collections
 
-from gpu import orders, store, tables
+from gpu import orders, pairs, store, tables
 
 _FROM_MACHINE = ("commit", "packed", "arch", "gpus")
 
@@ -15,6 +15,7 @@ class Page:
 
     def text(self):
         sections = (("Tests", self._tests()), ("Training", self._training()), ("Beside PyTorch", self._torch()),
+                    ("One beside another", self._pairs()),
                     ("Where the time of a step goes", self._traces()), ("Ops", self._ops()),
                     ("Matmuls and attention", self._matmuls()), ("8-bit formats", self._formats()),
                     ("Settings of a step", self._sweeps()), ("NCCL between processes of one GPU", self._nccl()),
@@ -80,6 +81,11 @@ class Page:
                              tables.clocks(clocks)])
         return tables.table(["FSDP2", "tokens/s", "MFU", "s/step", "memory", "losses", "our best / its", "settings",
                              "clocks"], rows)
+
+    def _pairs(self):
+        of_kind = lambda kind: [(name, found) for name, found, _ in self.results(kind)]
+        made = (pairs.turns(of_kind("turns")), pairs.ops(of_kind("ops")), pairs.by_op(of_kind("trace")))
+        return "\n".join(text for text in made if text)
 
     def _traces(self):
         return "\n".join(tables.trace(name, found, clocks) for name, found, clocks in self.results("trace"))

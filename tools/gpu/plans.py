@@ -66,7 +66,7 @@ def fit(kit, items):
             item.plan = read(store.read(_log(kit, item)))
             item.plan.step_tokens = _step_tokens(kit, preset, values)
             item.skip = item.skip or item.plan.refused
-        item.expected = expected.train(item.plan, peak_flops(kit.gpus[0]), steps)
+        item.expected = item.runs * expected.train(item.plan, peak_flops(kit.gpus[0]), steps)
 
 
 def _log(kit, item):

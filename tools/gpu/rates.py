@@ -9,17 +9,19 @@ step, where a step was traced. `clocks` are the clocks, power and temperature be
 """
 
 from gpu import store, traces
+from gpu.kit import OF_BEFORE
 
 FORMAT = 1
 FLOPS, BYTES = "FLOP/s", "bytes/s"
 
 
 def of(kept, names, card):
-    """Returns all rates among the passed items `names` of a Store, as rows of rates.json."""
+    """Returns all rates among the passed items `names` of a Store, as rows of rates.json. Those of an earlier commit's
+    programs are none of this engine."""
     found = []
     for name in names:
         item = kept.item(name)
-        if item.get("status") != store.PASSED or not item.get("result"):
+        if item.get("status") != store.PASSED or not item.get("result") or name.endswith(OF_BEFORE):
             continue
         about = {"item": name, "card": card, "clocks": item.get("clocks", {})}
         found += [{**row, **about} for row in _KINDS.get(name.split("/")[0], lambda result: [])(item["result"])]

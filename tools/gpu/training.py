@@ -1,4 +1,4 @@
-"""Defines items that train: the engine's steps, a trace of them, and the same by PyTorch's FSDP2."""
+"""Defines items that train: the engine's steps, and a trace of them."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import re
 import shutil
 import statistics
 import time
+from dataclasses import dataclass
 
 from bench.train import textproto, workloads
 from gpu import child, outcome, plans, store, traces
@@ -29,10 +30,10 @@ def train(preset, label="", settings=(), tuned=False, steps=(WARMUP, STEPS), var
                 skip=skip, sampled=True, job=(preset, dict(settings), sum(steps)))
 
 
-def traced(preset, label="", settings=(), tuned=False):
-    """Returns an item that traces steps, and sums their time by op and shape."""
+def traced(preset, label="", settings=(), program="train", skip=""):
+    """Returns an item that traces steps of `program`, and sums their time by op and shape."""
     name = f"trace/{preset}" + (f"/{label}" if label else "")
-    return Item(name, outcome.needs("train", _traced(preset, dict(settings), tuned)), 0, sampled=True,
+    return Item(name, outcome.needs(program, _traced(preset, dict(settings), program)), 0, skip=skip, sampled=True,
                 job=(preset, dict(settings), WARMUP + TRACED_STEPS))
 
 
@@ -43,11 +44,11 @@ def tokens(kit, preset):
     return workloads.write_tokens(kit.path("data"), vocabulary)
 
 
-def command(kit, preset, folder, settings):
-    """Returns the command that trains the preset, with the run folder `folder`."""
+def command(kit, preset, folder, settings, program="train"):
+    """Returns the command by which `program` trains the preset, with the run folder `folder`."""
     values = {**plans.settings(kit.gpus[0]), "data.path": tokens(kit, preset), "telemetry.run_folder": folder,
               **settings}
-    return [kit.program("train"), f"--job={kit.job(preset)}", "--overwrite", *plans.sets(values)]
+    return [kit.program(program), f"--job={kit.job(preset)}", "--overwrite", *plans.sets(values)]
 
 
 def rows(folder):
@@ -65,44 +66,62 @@ def table(kit):
     return folder if os.path.isdir(folder) and os.listdir(folder) else None
 
 
-def _with_table(kit, settings, tuned):
+def with_table(kit, settings, tuned):
+    """Returns the settings, with the table of tuned matmuls if it is wanted and there."""
     return {**settings, "runtime.tuning_table": table(kit)} if tuned and table(kit) else settings
+
+
+@dataclass
+class Run:
+    """A run that ended: rows of the steps that were wanted, or `failure`, the outcome of an item whose run has not all
+    of them. `start_seconds` passed before the first step."""
+    ended: child.Ended
+    rows: list
+    failure: dict
+    start_seconds: float
+
+
+def run(kit, name, preset, settings, steps, seconds, program="train", variables=()):
+    """Trains until so many steps are measured, and returns the Run. Log and run folder are named by `name`."""
+    folder = kit.path("runs", name.replace("/", "-"))
+    shutil.rmtree(folder, ignore_errors=True)
+    began, first = time.monotonic(), []
+
+    def enough():  # The final checkpoint is not measured.
+        found = rows(folder)
+        if found and not first:
+            first.append(max(0, time.monotonic() - began - found[0]["seconds"]))
+        return len(found) >= steps
+    try:
+        ended = child.run(command(kit, preset, folder, settings, program), {**kit.environment, **dict(variables)},
+                          kit.log(name), seconds, enough, folder=kit.out)
+        found = rows(folder)[:steps]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    failure = None
+    if len(found) < steps:
+        wrong = "" if ended.code or ended.timed_out else f"it printed {len(found)} of {steps} steps"
+        failure = outcome.of(ended, None, wrong)
+    return Run(ended, found, failure, first[0] if first else None)
 
 
 def _train(preset, settings, tuned, steps, variables):
     def work(kit, item, seconds):
-        folder = kit.path("runs", item.name.replace("/", "-"))
-        shutil.rmtree(folder, ignore_errors=True)
-        wanted, began, first = sum(steps), time.monotonic(), []
-
-        def enough():  # The final checkpoint is not measured.
-            found = rows(folder)
-            if found and not first:
-                first.append(max(0, time.monotonic() - began - found[0]["seconds"]))
-            return len(found) >= wanted
-        try:
-            ended = child.run(command(kit, preset, folder, _with_table(kit, settings, tuned)),
-                              {**kit.environment, **variables}, kit.log(item.name), seconds, enough, folder=kit.out)
-            found = rows(folder)[:wanted]
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        if len(found) < wanted:
-            wrong = "" if ended.code or ended.timed_out else f"it printed {len(found)} of {wanted} steps"
-            return outcome.of(ended, None, wrong)
-        return outcome.of(ended, {**_steps(found, steps[0]), **_said(store.read(kit.log(item.name))),
-                                  "start_seconds": first[0] if first else None, "settings": settings,
-                                  "table": bool(tuned and table(kit))})
+        made = run(kit, item.name, preset, with_table(kit, settings, tuned), sum(steps), seconds, variables=variables)
+        return made.failure or outcome.of(made.ended, {
+            **_steps(made.rows, steps[0]), **_said(store.read(kit.log(item.name))),
+            "start_seconds": made.start_seconds, "settings": settings, "table": bool(tuned and table(kit))})
     return work
 
 
-def _traced(preset, settings, tuned):
+def _traced(preset, settings, program):
     def work(kit, item, seconds):
         folder, path = kit.path("runs", item.name.replace("/", "-")), kit.log(item.name) + ".trace.json"
         shutil.rmtree(folder, ignore_errors=True)
         for old in (path, path + ".txt"):
             store.remove(old)
         steps = {"lr_schedule.steps": str(WARMUP + TRACED_STEPS)}
-        made = command(kit, preset, folder, _with_table(kit, {**settings, **steps}, tuned))
+        made = command(kit, preset, folder, {**settings, **steps}, program)
         made += [f"--trace={path}", f"--trace_first_step={WARMUP + 1}", f"--trace_steps={TRACED_STEPS}"]
         try:
             # The trace is whole as soon as it is there. The checkpoint after it is not wanted.

@@ -96,12 +96,26 @@ TEST_F(BenchGpuTest, OpsRunInDeviceMemoryOnNumbersThatWereCopiedThere) {
                  std::vector<OpsMachineKind>{GpuOps(Create())}),
             0);
   EXPECT_EQ(asked_.tuning_table, "table");
+  EXPECT_FALSE(asked_.own_attention);
   for (const char* wanted : {"\"device\": \"cuda\"", "RmsNormForward residual", "CrossEntropy", "MatMul down forward",
                              "\"of_large_copy\": ", "\"of_sustained\": "}) {
     EXPECT_THAT(written_, HasSubstr(wanted));
   }
   EXPECT_THAT(written_, Not(HasSubstr("of_nontemporal_copy")));
   EXPECT_THAT(written_, Not(HasSubstr("null")));
+}
+
+TEST_F(BenchGpuTest, AttentionOfOurOwnIsAskedOfTheBackendAndHasAWindowAndASoftCap) {
+  ASSERT_EQ(Call(BenchOps,
+                 {"--tokens=8", "--sequence=8", "--width=16", "--hidden=16", "--vocabulary=33", "--heads=2",
+                  "--kv_heads=1", "--head_tokens=3", "--parameters=101", "--square=16", "--warm", "--copy_mib=1",
+                  "--seconds=0", "--dtype=bf16", "--only=^attention", "--own_attention"},
+                 std::vector<OpsMachineKind>{GpuOps(Create())}),
+            0);
+  EXPECT_TRUE(asked_.own_attention);
+  for (const char* wanted : {"AttentionForward window", "AttentionBackward window", "AttentionBackward soft cap"}) {
+    EXPECT_THAT(written_, HasSubstr(wanted));
+  }
 }
 
 TEST_F(BenchGpuTest, MatMulsThatTheGpuRefusesAreNamedAndTheOthersMeasured) {

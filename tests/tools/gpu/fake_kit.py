@@ -16,7 +16,8 @@ from fake_programs import FakePrograms
 from gpu import child, gpus, machine, main, needs
 
 GPUS = gpus.Gpus([{"name": "NVIDIA H200", "bytes": 140 << 30, "compute": "9.0", "bus": "0:1"}], "13.0")
-_BIN = ("gpu_tests", "train", "plan", "tune", "bench", "bench_before", "generate", "evaluate")
+_BIN = ("gpu_tests", "train", "plan", "tune", "bench", "bench_before", "train_before", "generate",
+        "evaluate")
 
 
 class KitCase(unittest.TestCase):

@@ -13,12 +13,14 @@ from unittest import mock
 
 sys.path[:0] = ["tools", "tests/tools/gpu"]
 
+from bench.train import textproto  # noqa: E402
 from fake_kit import GPUS, KitCase  # noqa: E402
 from gpu import calls, expected, orders  # noqa: E402
 
 FIRST_OF_EACH = {"speed": "test/ops", "nccl": "test/nccl/2", "verify": "test/laws/steps",
-                 "large": "train/qwen2_5_7b_1024/8bit_16k", "h100": "train/qwen2_5_0_5b_1024/80_gb",
-                 "formats": "formats/qwen2_5_0_5b_1024", "hours": "ops/qwen2_5_0_5b_1024"}
+                 "large": "train/qwen2_5_7b_1024/8bit_16k", "h100": "turns/qwen2_5_0_5b_1024/steps",
+                 "formats": "formats/qwen2_5_0_5b_1024", "peer": "train/qwen2_5_1_5b_1024/as_peer",
+                 "hours": "ops/qwen2_5_0_5b_1024"}
 
 
 class Killed(BaseException):
@@ -70,7 +72,7 @@ class OrdersTest(KitCase):
                 fake.Sampler.return_value.__enter__.return_value.summary.return_value = {"sm_mhz": 1}
                 code, said = self.call(f"--order={order}", find=self.start)
             taken.append(self.now - began)
-            self.assertLess(len(taken), 9, said)
+            self.assertLess(len(taken), 15, said)
         self.assertEqual(code, 0, said)
         return taken
 
@@ -87,8 +89,8 @@ class OrdersTest(KitCase):
                     self.assertLessEqual(max(taken[1:], default=0), calls.LATER)
                     self.assertIn(f"and {len(taken)} call", self.listed_before(order))
                 for name, item in self.items().items():
-                    sampled = name.split("/")[0] in ("train", "trace", "torch", "torch_search", "tune", "ops", "comm",
-                                                     "resume", "formats", "sweep")
+                    sampled = name.split("/")[0] in ("train", "trace", "turns", "torch", "torch_search", "tune", "ops",
+                                                     "comm", "resume", "formats", "sweep")
                     self.assertEqual(item.get("clocks"), {"sm_mhz": 1} if sampled else None, name)
 
     def listed_before(self, order):
@@ -119,7 +121,7 @@ class OrdersTest(KitCase):
             if order == "hours":
                 continue
             with self.subTest(order):
-                archive = os.path.join(self.folder, f"{order}.tar.gz")
+                archive, self.out = (os.path.join(self.folder, name) for name in (f"{order}.tar.gz", f"{order}-none"))
                 names, self.done = self.names(order), []
                 for visit, victim in enumerate(names):
                     self.out, self.victim = os.path.join(self.folder, f"{order}-{visit}"), victim
@@ -132,9 +134,30 @@ class OrdersTest(KitCase):
                 self.check_complete(archive, names)
 
     def test_without_an_order_all_run_one_after_another_and_each_item_once(self):
-        each = [name for order in orders.ORDERS for name in self.names(order)[1:]]
-        self.assertEqual(self.names(""), ["modules/0", *each])
-        self.assertEqual(len(set(each)), len(each))  # Two rows of one name would count as one.
+        each = {order: self.names(order)[1:] for order in orders.ORDERS}
+        every = [name for names in each.values() for name in names]
+        self.assertEqual(self.names(""), ["modules/0", *dict.fromkeys(every)])
+        for order, names in each.items():  # Two rows of one name would count as one.
+            self.assertEqual(len(set(names)), len(names), order)
+        twice = {name for name in every if every.count(name) > 1}
+        self.assertEqual(twice, {*each["speed"], *each["formats"]} & set(each["h100"]))
+
+    # So a table for one of them serves both, and `tune` runs for one.
+    def test_presets_of_both_lengths_have_the_same_matmuls(self):
+        def matmuls(name):
+            with open(f"tools/bench/jobs/gpu/{name}.textproto", encoding="utf-8") as file:
+                job = textproto.parse(file.read())
+            return (job["model"], job["batch"]["micro_batch"] * job["batch"]["sequence_length"], job["precision"],
+                    job["memory"]["loss_chunk_tokens"], job["activation_checkpointing"])
+        for shape in orders.SHAPES:
+            self.assertEqual(matmuls(f"{shape}_1024"), matmuls(f"{shape}_4096"))
+
+    # The same card is compared in the same way, whichever of the two orders it runs.
+    def test_the_orders_of_both_cards_have_the_same_pairs(self):
+        paired = lambda order: [name for name in self.names(order)
+                                if re.search(r"^turns/.*(steps|pack|attention)$|/(before|after|cudnn|own)$", name)]
+        self.assertEqual(paired("speed"), paired("h100"))
+        self.assertEqual(len(paired("h100")), 27)
 
     def test_several_gpus_add_nccl_between_them_if_they_are_of_one_kind(self):
         one = GPUS.all[0]

@@ -29,12 +29,16 @@ class PackTest(unittest.TestCase):
                               f"--programs={self.programs}", *arguments], capture_output=True, text=True, check=False)
 
     def test_a_kit_has_all_that_run_needs(self):
-        packed = self.pack("--without=tune", "--before=/bin/true")
+        earlier = os.path.join(self.programs, "earlier")
+        for name in ("train_gpu", "bench/gpu_benches"):
+            os.makedirs(os.path.dirname(os.path.join(earlier, name)), exist_ok=True)
+            shutil.copy("/bin/true", os.path.join(earlier, name))
+        packed = self.pack("--without=tune", f"--before={earlier}")
         self.assertEqual(packed.returncode, 0, packed.stderr)
         self.assertEqual(os.listdir(os.path.join(self.folder, "bin")), [kit.PROGRAMS])
         with tarfile.open(os.path.join(self.folder, "bin", kit.PROGRAMS)) as programs:
             self.assertEqual(programs.getnames(), ["gpu_tests", "train", "plan", "bench", "generate", "evaluate",
-                                                   "bench_before"])
+                                                   "bench_before", "train_before"])
         self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))),
                          len(orders.PRESETS) + len(orders.ADAPTER_PRESETS))
         for command in ("run", "tools/parity/torch_fsdp2.py"):
@@ -71,6 +75,8 @@ class PackTest(unittest.TestCase):
         self.refused("is not empty")
 
     def test_a_program_that_is_missing_is_named(self):
+        self.refused(r"bench/gpu_benches", f"--before={self.programs}")
+        shutil.rmtree(self.folder)
         os.remove(os.path.join(self.programs, "tune"))
         self.refused("tune")
 

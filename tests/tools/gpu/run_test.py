@@ -91,17 +91,18 @@ class RunTest(KitCase):
 
     def test_training_rows_change_what_their_names_say_and_only_tuned_ones_use_the_table(self):
         made = {call.sets["telemetry.run_folder"].split("/")[-1]: call for call in self.trains(
-            "--only=tune", f"--only=train/{_SMALL}")}
-        self.assertEqual(set(made), {f"train-{_SMALL}{row}" for row in
-                                     ("", "-earlier", "-wide", "-wide_table", "-free_attention", "-as_peer")})
+            "--only=tune", f"--only=train/({_SMALL}|.*best)")}
+        best = "train-qwen2_5_1_5b_1024-best"
+        self.assertEqual(set(made), {best, *(f"train-{_SMALL}{row}" for row in
+                                             ("", "-earlier", "-free_attention", "-as_peer"))})
         base = made[f"train-{_SMALL}"].sets
         names = ("batch.global_batch", "runtime.graphs", "memory.budget_bytes", "runtime.tuning_table")
         self.assertEqual({name: base.get(name) for name in names},
                          {"batch.global_batch": "64", "runtime.graphs": None, "memory.budget_bytes": str(138 << 30),
                           "runtime.tuning_table": None})
-        self.assertEqual(made[f"train-{_SMALL}-wide_table"].sets["runtime.tuning_table"],
-                         os.path.join(self.out, "tuning"))
-        self.assertEqual(made[f"train-{_SMALL}-wide"].sets["memory.loss_chunk_tokens"], "16384")
+        self.assertEqual(made[best].sets["runtime.tuning_table"], os.path.join(self.out, "tuning"))
+        self.assertEqual(made[best].sets["memory.loss_chunk_tokens"], "16384")
+        self.assertEqual(made[f"train-{_SMALL}-earlier"].sets["batch.micro_batch"], "16")
         self.assertEqual(made[f"train-{_SMALL}-earlier"].sets["runtime.graphs"], "false")
 
     def test_steps_that_count_come_after_those_that_warm_up(self):
@@ -127,7 +128,52 @@ class RunTest(KitCase):
                       "micro-batch 16, ", self.text("report.md"))
         flags = [call.flags for call in self.programs.ran if call.name == "torch_fsdp2.py"]
         self.assertEqual([(f["micro_batch"], f["tokens_per_step"]) for f in flags],
-                         [("16", "524288"), ("32", "524288")])
+                         [("32", "524288"), ("16", "524288")])
+
+    def test_formats_train_in_bf16_and_with_fp8_matmuls_and_two_ranks_send_gradients_in_both_ways(self):
+        self.call("--order=formats", f"--only=train/{_SMALL}", "--budget_seconds=9999")
+        sets = {call.sets["telemetry.run_folder"].split(_SMALL + "-")[1]: call.sets for call in self.programs.ran
+                if call.name == "train"}
+        names = ("precision.matmuls", "precision.fp8_scaling")
+        for steps in ("", "_200_steps"):
+            self.assertEqual([[sets[row + steps].get(name) for name in names] for row in
+                              ("bf16", "fp8", "fp8_blockwise")], [[None, None], ["FP8", None], ["FP8", "BLOCKWISE"]])
+        ranks = [sets[f"two_ranks_reduce_{name}"] for name in ("fp32", "bf16")]
+        self.assertEqual([row["precision.reduce"] for row in ranks], ["FP32", "BF16"])
+        self.assertEqual({row["memory.budget_bytes"] for row in ranks}, {str(69 << 30)})
+
+    def test_two_sides_take_turns_and_stand_beside_each_other_on_the_page(self):
+        trained = self.trains(f"--only=turns/{_SMALL}/(steps|attention)")
+        every = [call for call in self.programs.ran if "train" in call.name]
+        self.assertEqual([call.name for call in every[:4]], ["train_before", "train", "train", "train_before"])
+        self.assertEqual([call.sets.get("runtime.cudnn_attention") for call in trained[-2:]], [None, "false"])
+        self.assertEqual(os.listdir(os.path.join(self.out, "runs")), [])
+        self.assertIn(f"| {_SMALL}/steps | before to now | 100,000 | 160,000 | 1.600 | 100,000; 100,000 | "
+                      "160,000; 160,000 | 8.0000, 8.0000 |\n", self.text("report.md"))
+        self.assertIn(f"| {_SMALL}/attention | cudnn to own | 160,000 | 160,000 | 1.000 | 160,000 | ",
+                      self.text("report.md"))
+        self.trains(f"--only=turns/{_SMALL}/table")
+        self.assertEqual(self.items()[f"turns/{_SMALL}/table"]["about"], "no matmul is tuned yet")
+        self.programs.ran.clear()
+        trained = self.trains(f"--only=t(une|urns)/{_SMALL}($|/table)", "--again")
+        self.assertEqual([call.sets.get("runtime.tuning_table") is not None for call in trained],
+                         [False, True, True, False])
+        self.programs.instead["train_before"] = lambda call: 1
+        self.trains(f"--only=turns/{_SMALL}/steps", "--again")
+        self.assertRegex(self.items()[f"turns/{_SMALL}/steps"]["about"], "^before: ended with 1")
+
+    def test_ops_and_traces_of_an_earlier_commit_stand_beside_ours_and_have_no_rates(self):
+        self.call("--order=speed", f"--only=ops/{_SMALL}/(kernels|attention)", f"--only=trace/{_SMALL}($|/before)")
+        text = self.text("report.md")
+        self.assertIn(f"| {_SMALL}/kernels | RmsNormForward | [16384, 896] | bf16 | before to after | 10.0 | 10.0 | "
+                      "1.00 |\n", text)
+        self.assertIn(f"| {_SMALL}/attention | MatMul | 1 x 2 x 3 | bf16 | cudnn to own | ", text)
+        self.assertIn(f"| {_SMALL} | RmsNormForward | 0.10 | 0.10 | 1.00 |\n", text)
+        own = [call.name for call in self.programs.ran if "--own_attention" in call.arguments]
+        self.assertEqual(own, ["bench"])
+        self.assertEqual({row["item"] for row in self.rates()["rates"]},
+                         {f"trace/{_SMALL}", *(f"ops/{_SMALL}/{label}" for label in (
+                             "kernels/after", "attention/cudnn", "attention/own"))})
 
     def test_a_run_that_resumes_with_other_bits_fails_and_so_does_a_model_that_says_two_things(self):
         self.assertEqual(self.call("--order=verify", "--only=^(resume|generate|evaluate)/")[0], 0)

@@ -84,17 +84,24 @@ void AddWork(const Work& work, double seconds, proto::MachineProfile& profile,
 std::vector<MeasuredRow> H200Rows() {
   return {
       // matmul, attention backward, forward, SwiGLU, loss, norm backward, forward, RoPE, add and bias, optimizer
-      {"qwen2_5_0_5b_1024", 152'743, {4.532, .706, .173, .461, .259, .184, .101, .066, .065, .061}},
+      {"qwen2_5_0_5b_1024",
+       152'743,
+       {4.532, .706, .173, .461, .259, .184, .101, .066, .065, .061},
+       {"batch.micro_batch=16", "memory.loss_chunk_tokens=8192"}},
       {"qwen2_5_1_5b_1024", 59'183, {13.36, .987, .241, .991, .259, .339, .201, .134, .130, .191}},
       {"qwen2_5_3b_1024", 30'470, {27.07, 1.78, .41, 1.57, .259, .497, .298, .221, .212, .359}},
       {"qwen2_5_7b_1024", 13'371, {66.39, 2.39, .57, 2.36, .259, .626, .632, .306, .299, .885}},
-      {"qwen2_5_0_5b_4096", 114'689, {4.049, 2.903, .464, .461, .259, .184, .101, .066, .065, .061 / 4}},
+      {"qwen2_5_0_5b_4096",
+       114'689,
+       {4.049, 2.903, .464, .461, .259, .184, .101, .066, .065, .061 / 4},
+       {"batch.micro_batch=4", "memory.loss_chunk_tokens=8192"}},
   };
 }
 
 absl::StatusOr<RowStep> PlanRow(const MeasuredRow& row, const proto::MachineProfile& profile) {
-  const absl::StatusOr<Job> job = LoadJob(absl::StrCat("tools/bench/jobs/gpu/", row.job, ".textproto"),
-                                          {absl::StrCat("batch.global_batch=", kSequences), "runtime.graphs=false"});
+  std::vector<std::string> settings = {absl::StrCat("batch.global_batch=", kSequences), "runtime.graphs=false"};
+  settings.insert(settings.end(), row.settings.begin(), row.settings.end());
+  const absl::StatusOr<Job> job = LoadJob(absl::StrCat("tools/bench/jobs/gpu/", row.job, ".textproto"), settings);
   if (!job.ok()) return job.status();
   const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
   if (!data.ok()) return data.status();

@@ -21,6 +21,7 @@ struct MeasuredRow {
   std::string job;  // Of tools/bench/jobs/gpu, with 64 sequences in a step.
   double tokens_per_second = 0;
   std::array<double, kOpClasses> microseconds_a_token = {};
+  std::vector<std::string> settings = {};  // In which the job differed then.
 };
 
 // Returns the rows of tools/bench/results/2026-11-27-h200.md.
