@@ -214,6 +214,13 @@ absl::Status WriteFiles(const PlanFlags& flags, const ResolvedJob& resolved, con
     if (status.ok() && !path.empty()) status = WriteOutput(path, contents());
   };
   write(flags.html, [&] { return PlanHtml(job, plan, seconds, changes); });
+  if (!flags.searched_job.empty() && seconds.search != nullptr) {
+    std::vector<std::string> overrides = flags.Overrides();
+    for (const Override& setting : seconds.search->best.overrides) overrides.push_back(setting.text());
+    // From the file, so that nothing that the data decides is in it.
+    SHALE_ASSIGN_OR_RETURN(const Job found, LoadJob(flags.job, overrides));
+    write(flags.searched_job, [&] { return SearchedJobText(*seconds.search, found); });
+  }
   write(flags.memory_snapshot,
         [&] { return MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes); });
   return status;

@@ -46,6 +46,7 @@ class Searcher {
     result.best.overrides = ways_.Minimal(std::move(result.best.overrides));
     for (SearchChoice& choice : result.choices) choice.taken = TakenOf(choice.path, best.choices, result.best);
     for (Variant& way : result.front) way.overrides = ways_.Minimal(std::move(way.overrides));
+    result.changing = ChangingTraining(result.best, ways_);
     result.plans = ways_.plans();
     result.ended_early = ways_.ended();
     return result;
@@ -389,17 +390,12 @@ class Searcher {
     std::vector<const Way*> others;
     const absl::StatusOr<const Job*> own = ways_.JobWithAll(best.variant.overrides);
     if (!own.ok()) return others;
-    // A job that shards over all its ranks is the same whether it says so or not.
-    const auto is_equal = [](Job a, Job b) {
-      for (Job* job : {&a, &b}) job->sharding.shard_ranks = ShardRanks(job->sharding);
-      return a == b;
-    };
     for (const Settings& settings : ways_.SettingsOf(best, option)) {
       const Way& way = ways_.Sketch(With(best.choices, option, settings));
       if (!way.variant.status.ok()) {
         ListFor(way.variant.status, choice).push_back(settings);
       } else if (const absl::StatusOr<const Job*> job = ways_.JobWithAll(way.variant.overrides);
-                 job.ok() && !is_equal(**job, **own)) {
+                 job.ok() && !AreAlike(**job, **own)) {
         if (ways_.Timed(way).fits()) others.push_back(&way);
         if (!way.fits()) choice.too_large.push_back(settings);
       }
