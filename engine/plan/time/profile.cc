@@ -24,8 +24,8 @@ namespace {
 
 // A profile of 20,000 works has about 4 MiB.
 constexpr int64_t kMaxProfileBytes = int64_t{8} << 20;
-// Goes up when the same kind of work (engine/plan/time/work.h) begins to mean something else.
-constexpr int kMeasuredVersion = 2;
+// Goes up when the same kind of work (engine/plan/time/work.h) begins to mean something else, or a field goes.
+constexpr int kMeasuredVersion = 3;
 
 // Returns `text` with what no file name should have replaced.
 std::string FileName(absl::string_view text) {
