@@ -94,16 +94,17 @@ int RunFit(const PlanFlags& flags, const Job& job, const Machine& machine, const
   return kExitOk;
 }
 
-// Takes the profile of this machine if none was named and it has been measured. Adds a line to `remark` if the profile
-// is damaged.
+// Takes the profile of this machine, or of its class, if none was named. Adds a line to `remark` if that is not what
+// was measured here.
 void TakeOwnProfile(const Job& job, const absl::StatusOr<std::unique_ptr<Backend>>& backend, PlanFlags& flags,
                     std::string& remark) {
   const std::string gpu = backend.ok() ? (*backend)->device_name() : "";
   const bool here = job.runtime.device == DeviceType::kCpu || !gpu.empty();
   if (flags.profile != nullptr || !here) return;
-  std::string damage;
-  flags.profile = OwnProfile(gpu, &damage);
-  if (!damage.empty()) absl::StrAppend(&remark, damage, ".\n");
+  FoundProfile found = ProfileOfThisMachine(gpu);
+  flags.profile = std::move(found.profile);
+  if (found.remark.empty()) return;
+  absl::StrAppend(&remark, Paragraph(absl::StrCat("Seconds: ", found.remark, ".")));
 }
 
 // Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine, unless `remark` says

@@ -20,7 +20,7 @@ void AddJobFlags(CommandLine& line, PlanFlags& flags) {
                    "NAME is one of ",
                    absl::StrJoin(ProfileNames(), ", "),
                    ", or a file that calibrate wrote. Without --machine, predicts the seconds on this machine, "
-                   "if calibrate has measured it."),
+                   "if calibrate has measured it or one of these has its GPUs."),
       &flags.machine);
   line.Integer("hosts",
                "With --machine: plans for this many hosts, with a rank on each device; 0: for the ranks of the job.", 0,
