@@ -93,16 +93,17 @@ int RunFit(const PlanFlags& flags, const Job& job, const Machine& machine, const
   return kExitOk;
 }
 
-// Takes the profile of this machine if none was named and it has been measured. Adds a line to `remark` if the profile
-// is damaged.
+// Takes the profile of this machine, or of its class, if none was named. Adds a line to `remark` if that is not what
+// was measured here.
 void TakeOwnProfile(const Job& job, const absl::StatusOr<std::unique_ptr<Backend>>& backend, PlanFlags& flags,
                     std::string& remark) {
   const std::string gpu = backend.ok() ? (*backend)->device_name() : "";
   const bool here = job.runtime.device == DeviceType::kCpu || !gpu.empty();
   if (flags.profile != nullptr || !here) return;
-  std::string damage;
-  flags.profile = OwnProfile(gpu, &damage);
-  if (!damage.empty()) absl::StrAppend(&remark, damage, ".\n");
+  FoundProfile found = ProfileOfThisMachine(gpu);
+  flags.profile = std::move(found.profile);
+  if (found.remark.empty()) return;
+  absl::StrAppend(&remark, Paragraph(absl::StrCat("Seconds: ", found.remark, ".")));
 }
 
 // Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine, unless `remark` says
@@ -213,6 +214,13 @@ absl::Status WriteFiles(const PlanFlags& flags, const ResolvedJob& resolved, con
     if (status.ok() && !path.empty()) status = WriteOutput(path, contents());
   };
   write(flags.html, [&] { return PlanHtml(job, plan, seconds, changes); });
+  if (!flags.searched_job.empty() && seconds.search != nullptr) {
+    std::vector<std::string> overrides = flags.Overrides();
+    for (const Override& setting : seconds.search->best.overrides) overrides.push_back(setting.text());
+    // From the file, so that nothing that the data decides is in it.
+    SHALE_ASSIGN_OR_RETURN(const Job found, LoadJob(flags.job, overrides));
+    write(flags.searched_job, [&] { return SearchedJobText(*seconds.search, found); });
+  }
   write(flags.memory_snapshot, [&] { return MemorySnapshot(plan); });
   return status;
 }

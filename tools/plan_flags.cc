@@ -20,7 +20,7 @@ void AddJobFlags(CommandLine& line, PlanFlags& flags) {
                    "NAME is one of ",
                    absl::StrJoin(ProfileNames(), ", "),
                    ", or a file that calibrate wrote. Without --machine, predicts the seconds on this machine, "
-                   "if calibrate has measured it."),
+                   "if calibrate has measured it or one of these has its GPUs."),
       &flags.machine);
   line.Integer("hosts",
                "With --machine: plans for this many hosts, with a rank on each device; 0: for the ranks of the job.", 0,
@@ -71,6 +71,11 @@ void AddSearchFlags(CommandLine& line, PlanFlags& flags) {
                    "rounded. FIELDS names the fields that may change, with commas between them: some of ",
                    absl::StrJoin(SearchFields(), ", "), ". Without FIELDS, all of these may change."),
       std::string(kAllFields), &flags.search);
+  line.Text(
+      "searched_job", "FILE",
+      "With --search: writes the job with the settings that it found, every default written out. A comment at each "
+      "field that was searched says why it has its value.",
+      &flags.searched_job);
   line.Number(
       "seconds",
       "How many seconds --explain, --fit or --search may take. After that, --explain prints the comparisons that it "
@@ -98,6 +103,9 @@ void AddPlanFlags(CommandLine& line, PlanFlags& flags) {
 absl::Status CheckPlanFlags(const PlanFlags& flags) {
   if (flags.hosts > 0 && flags.machine.empty()) {
     return absl::InvalidArgumentError("--hosts needs a machine; name one with --machine");
+  }
+  if (!flags.searched_job.empty() && flags.search.empty()) {
+    return absl::InvalidArgumentError("--searched_job writes what a search found; add --search");
   }
   const struct {
     absl::string_view name;

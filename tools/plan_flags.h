@@ -33,6 +33,7 @@ struct PlanFlags {
   std::string memory_snapshot;
   std::string fit;
   std::string search;
+  std::string searched_job;
   std::string machine;
   int64_t hosts = 0;
   double seconds = 300;

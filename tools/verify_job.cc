@@ -39,10 +39,12 @@ absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<
     Print(VerifyLine(row) + "\n");
   };
   VerifyOptions options{.backend = backend.get(), .on_row = on_row, .cancelled = &cancelled};
-  std::string damage;
-  const std::shared_ptr<const proto::MachineProfile> machine = OwnProfile(backend->device_name(), &damage);
-  options.machine = machine.get();
-  if (!damage.empty()) Print(absl::StrCat("no prediction of a step's seconds: ", damage, "\n"));
+  const FoundProfile found = ProfileOfThisMachine(backend->device_name());
+  options.machine = found.profile.get();
+  if (!found.remark.empty()) {
+    const char* const none = found.profile == nullptr ? "no " : "";
+    Print(absl::StrCat(none, "prediction of a step's seconds: ", found.remark, "\n"));
+  }
   return Verify(job, options);
 }
 

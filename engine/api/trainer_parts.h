@@ -163,7 +163,7 @@ struct TrainerDevices {
   // more. Otherwise empty.
   std::string late_memory;
   // A line about how long a step was predicted to take and, after some steps, how long they take. Says so if too little
-  // of the step was measured on this machine to predict it. Empty without TrainerOptions::machine.
+  // of the step was measured to predict it. Empty without TrainerOptions::machine.
   std::string step_time;
   // A line if the last step was the 20th in a row in which some ranks took more than 20 % longer than the median rank.
   // With several processes, only that of process 0 has the line. Only ranks on CPUs are compared.

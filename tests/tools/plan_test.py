@@ -127,6 +127,19 @@ class PlanTest(unittest.TestCase):
         self.assertAlmostEqual(again["seconds"]["step"], found["best"]["seconds"], delta=1e-9)
         self.assertEqual(again["memory"]["arena_bytes"], found["best"]["arena_bytes"])
         self.assertLess(found["best"]["seconds"], found["own"]["seconds"])
+        # The job that it writes is that job, and says why.
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
+            path = os.path.join(folder, "found.textproto")
+            self.call(job, "--machine=h100x8", fields, f"--searched_job={path}")
+            with open(path, encoding="utf-8") as file:
+                self.assertIn("  # plan --search: batch.micro_batch=", file.read())
+            written = json.loads(self.call(f"--job={path}", "--machine=h100x8", "--json").stdout)
+            self.assertEqual(written["memory"]["arena_bytes"], found["best"]["arena_bytes"])
+        self.refused("--searched_job writes what a search found; add --search", job, "--searched_job=found.textproto")
+        # What changes the training is listed, and not taken.
+        self.assertIn("optimizer.rule=ADAMW_8BIT", [f"{change['path']}={change['value']}" for way in found["changing"]
+                                                    for change in way["overrides"]])
+        self.assertIn("Changes the training, never taken by itself", text)
         # Its seconds were once those of the CPU's ops at the rates of the GPU.
         self.refused("--machine=h100x8 has device CUDA, and --set gives the job runtime.device CPU", job,
                      "--machine=h100x8", "--set=runtime.device=CPU")

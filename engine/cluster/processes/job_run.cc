@@ -96,10 +96,11 @@ absl::StatusOr<std::unique_ptr<RunInFolder>> RunInFolder::Create(JobProcesses& p
 }
 
 void RunInFolder::FindMachine() {
-  std::string damage;
-  machine_ = OwnProfile(backend_->device_name(), &damage);
+  FoundProfile found = ProfileOfThisMachine(backend_->device_name());
+  machine_ = std::move(found.profile);
   options_.machine = machine_.get();
-  if (!damage.empty()) Print(absl::StrCat("no prediction of a step's seconds: ", damage));
+  if (found.remark.empty()) return;
+  Print(absl::StrCat(machine_ == nullptr ? "no " : "", "prediction of a step's seconds: ", found.remark));
 }
 
 absl::Status RunInFolder::Decide(const ResumeOptions& resume) {

@@ -225,13 +225,11 @@ std::vector<Settings> AllAccumulations(const Job& job) {
 bool Gathers(const Job& job) { return job.sharding.strategy == Strategy::kFullShard && ShardRanks(job.sharding) > 1; }
 
 std::vector<Settings> AllResharding(const Job& job) {
-  if (!Gathers(job)) return {};
-  return SettingsOf("sharding.reshard_after_forward", {"false", "true"});
+  return Gathers(job) ? SettingsOf("sharding.reshard_after_forward", {"false", "true"}) : std::vector<Settings>();
 }
 
 std::vector<Settings> AllPrefetch(const Job& job) {
-  if (!Gathers(job)) return {};
-  return SettingsOf("sharding.prefetch", {"2", "1", "0"});
+  return Gathers(job) ? SettingsOf("sharding.prefetch", {"2", "1", "0"}) : std::vector<Settings>();
 }
 
 std::vector<Settings> AllLossChunks(const Job& job) {
@@ -248,7 +246,6 @@ Values SplitMasters(Query q) {
   return If(now.compute == ComputePrecision::kBFloat16 && now.master == MasterWeights::kFloat32, "SPLIT");
 }
 
-bool AfterBackward(Query q) { return q.job.optimizer.update == UpdateTime::kAfterBackward; }
 bool Stops(Query q) { return q.job.optimizer.non_finite == NonFinite::kStop; }
 bool ClipsAll(Query q) {
   return q.job.optimizer.max_gradient_norm > 0 && q.job.optimizer.clipping == Clipping::kGlobal;
@@ -257,8 +254,8 @@ bool ClipsAll(Query q) {
 // fp16 skips a step for the overflow of any gradient, so it knows all of them before it updates.
 bool MayUpdateInBackward(Query q) {
   const StepOptions options = StepOptionsFor(q.job);
-  return AfterBackward(q) && q.job.precision.compute != ComputePrecision::kFloat16 && !options.composed() &&
-         !options.clips_groups();
+  return q.job.optimizer.update == UpdateTime::kAfterBackward &&
+         q.job.precision.compute != ComputePrecision::kFloat16 && !options.composed() && !options.clips_groups();
 }
 
 // In backward only where that clips nothing, because it would do so unit by unit. Where gradients that are not finite
@@ -419,20 +416,24 @@ constexpr Option kOptions[] = {
      .flags = kTogether,
      .values = [](Query q) { return If(StepOptionsFor(q.job).snapshot, "false"); }},
     {.path = "optimizer.update",
-     .flags = kHasOwnSection,
+     .flags = kHasOwnSection | kChangesTraining,
      .settings = UpdateAndClipInBackward,
      .caveat = "clips and skips the gradients of each unit by themselves"},
     {.path = "optimizer.rule",
+     .flags = kChangesTraining,
      .values = EightBitMoments,
      .apart_from = "optimizer.moments",
      .caveat = "moments in 8 bits, which may cost quality"},
     {.path = "optimizer.state",
+     .flags = kChangesTraining,
      .settings = LeanState,
      .caveat = "lean state: bf16 with stochastic rounding, which may cost quality"},
     {.path = "precision.gradient_shards",
+     .flags = kChangesTraining,
      .values = [](Query q) { return If(q.job.precision.gradient_shards != GradientShards::kBFloat16, "BF16"); },
      .caveat = "sums gradients in bf16 with stochastic rounding, which may cost quality"},
     {.path = "precision.reduce",
+     .flags = kChangesTraining,
      .values =
          [](Query q) {
            const StepOptions options = StepOptionsFor(q.job);

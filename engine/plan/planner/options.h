@@ -52,7 +52,8 @@ enum OptionFlags : int {
   kTogether = 1,       // If no single change suffices, a refusal sets these together, each to the last of its settings.
   kHasOwnSection = 2,  // A section of --explain compares it. All others are listed in the last section.
   // Of two of its settings, the one that needs more memory is never slower, so that --search takes the first that fits.
-  kFasterWithMemory = 4
+  kFasterWithMemory = 4,
+  kChangesTraining = 8  // It changes what is trained. --search lists it beside its choice, and never takes it.
 };
 
 struct Option {

@@ -196,19 +196,19 @@ class Page {
       absl::StrAppend(&legend, "<li>", Swatch(category), ToString(category), "</li>");
     });
     return absl::StrCat(
-        "<figure>\n<svg id=\"chart\" viewBox=\"0 0 ", kWidth, " ", kHeight,
+        "<figure>\n<svg id=\"chart\" class=\"slider\" viewBox=\"0 0 ", kWidth, " ", kHeight,
         "\" role=\"slider\" tabindex=\"0\" aria-label=\"Live bytes by category over the instructions of a step\" "
         "aria-valuemin=\"0\" aria-valuemax=\"",
         columns_.size() - 1, "\" aria-valuenow=\"", peak_, "\">\n", Grid(), Areas(), loops, Marks(),
-        "<line id=\"cursor\" y1=\"", Number(kTop), "\" y2=\"", Number(kBottom), "\"/>\n<text text-anchor=\"end\" x=\"",
-        Number(kRight), "\" y=\"", Number(kBottom + 44), "\">",
+        "<line id=\"chart-cursor\" class=\"cursor\" y1=\"", Number(kTop), "\" y2=\"", Number(kBottom),
+        "\"/>\n<text text-anchor=\"end\" x=\"", Number(kRight), "\" y=\"", Number(kBottom + 44), "\">",
         WithCommas(static_cast<int64_t>(program_.instructions.size())),
         " instructions of a step, in the order of issue",
         loops.empty() ? "" : "; a bar: they repeat for every micro-batch",
         "</text>\n</svg>\n<figcaption><ul class=\"legend\">", legend,
         "</ul></figcaption>\n</figure>\n<p class=\"quiet screen\">Point at an instruction, or select the chart and use "
         "the arrow keys, Page Up and Page Down, Home and End; P goes to the peak.</p>\n"
-        "<div id=\"moment\" class=\"screen\" aria-live=\"polite\"></div>\n");
+        "<div id=\"chart-moment\" class=\"moment screen\" aria-live=\"polite\"></div>\n");
   }
 
   std::string MomentsTable() const {
@@ -290,13 +290,14 @@ class Page {
           {column.largest, column.begin, column.end, column.live.total, std::move(live), std::move(largest)}));
       instructions.push_back(Describe(program_, column.largest));
     }
-    const nlohmann::json data = {{"columns", std::move(columns)},
-                                 {"buffers", std::move(buffers)},
-                                 {"instructions", std::move(instructions)},
-                                 {"categories", std::move(categories)},
-                                 {"left", kLeft},
-                                 {"width", kRight - kLeft},
-                                 {"peak", peak_}};
+    nlohmann::json data = {{"columns", std::move(columns)},
+                           {"buffers", std::move(buffers)},
+                           {"instructions", std::move(instructions)},
+                           {"categories", std::move(categories)},
+                           {"left", kLeft},
+                           {"width", kRight - kLeft},
+                           {"peak", peak_}};
+    if (seconds_.step != nullptr) AddTimes(program_, *seconds_.step, data);
     // A script element ends at the first "</script", even inside a JSON string, so "<" is escaped.
     return absl::StrReplaceAll(data.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace),
                                {{"<", "\\u003c"}});

@@ -313,6 +313,7 @@ void Fill(const SearchResult& from, proto::PlannedSearch& to) {
     if (choice.runner_up) Fill(*choice.runner_up, *added.mutable_runner_up());
   }
   for (const Variant& way : from.front) Fill(way, *to.add_front());
+  for (const Variant& way : from.changing) Fill(way, *to.add_changing());
   to.set_plans(from.plans);
   to.set_ended_early(from.ended_early);
 }

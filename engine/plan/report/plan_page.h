@@ -10,6 +10,7 @@
 #include "engine/plan/report/plan_html.h"
 #include "engine/plan/search/search.h"
 #include "engine/plan/time/prediction.h"
+#include "nlohmann/json.hpp"
 
 namespace shale {
 
@@ -33,12 +34,12 @@ h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.1rem; margin: 2r
 p { margin: .25rem 0; max-width: 60rem; } .quiet { color: var(--quiet); }
 figure { margin: 1rem 0 0; } svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--quiet); font: 12px system-ui, sans-serif; } svg .peak { fill: var(--mark); font-weight: 600; }
-#chart { outline-offset: 3px; } #chart:focus-visible { outline: 2px solid var(--mark); }
+.slider { outline-offset: 3px; } .slider:focus-visible { outline: 2px solid var(--mark); }
 .grid { stroke: var(--line); } .loop { fill: var(--line); }
 .limit { stroke: var(--ink); stroke-dasharray: 5 4; } .mark { stroke: var(--mark); stroke-width: 1.5; }
-#cursor { stroke: var(--ink); stroke-width: 1.5; visibility: hidden; }
-#moment { min-height: 10.5rem; border-left: 3px solid var(--line); padding-left: .75rem; margin-top: .75rem; }
-#moment ol { margin: .25rem 0; padding-left: 1.5rem; }
+.cursor { stroke: var(--ink); stroke-width: 1.5; visibility: hidden; }
+.moment { min-height: 10.5rem; border-left: 3px solid var(--line); padding-left: .75rem; margin-top: .75rem; }
+.moment ol, .moment ul { margin: .25rem 0; padding-left: 1.5rem; }
 .legend { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; padding: 0; margin: .5rem 0 0; list-style: none; }
 .swatch { display: inline-block; width: .8em; height: .8em; margin-right: .4em; border-radius: 2px; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -48,18 +49,16 @@ tr.peak td { color: var(--mark); font-weight: 600; }
 @media print {
   :root { --page: #ffffff; --ink: #000000; --quiet: #444444; --line: #bbbbbb; --mark: #b3123c; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-  .screen, #cursor { display: none; } .scroll { overflow: visible; } body { max-width: none; padding: 0; }
+  .screen, .cursor { display: none; } .scroll { overflow: visible; } body { max-width: none; padding: 0; }
   table { font-size: 7px; } th, td { padding-right: .4rem; } tr, figure { break-inside: avoid; } }
 )";
 
 // Reads the element `data`: {columns: [[largest, begin, end, total, [category bytes], [buffer]]], categories: [name],
-// buffers: [[name, bytes, category]], instructions: [text of a column's largest], left, width, peak: column}.
+// buffers: [[name, bytes, category]], instructions: [text of a column's largest], left, width, peak: column}, and with
+// seconds also times, as AddTimes has it. Each figure is a slider: a pointer or the keys choose a column.
 inline constexpr char kPlanScript[] = R"(
 'use strict';
 const plan = JSON.parse(document.getElementById('data').textContent);
-const chart = document.getElementById('chart'), cursor = document.getElementById('cursor');
-const moment = document.getElementById('moment');
-let at = plan.peak;
 function bytes(n) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
   let u = 0;
@@ -67,55 +66,82 @@ function bytes(n) {
   const text = u === 0 || n >= 99.95 ? n.toFixed(0) : n >= 9.995 ? n.toFixed(1) : n.toFixed(2).replace(/0$/, '');
   return text + ' ' + units[u];
 }
+function seconds(n) {
+  const [scale, unit] = n >= 1 ? [1, ' s'] : n >= 1e-3 ? [1e3, ' ms'] : [1e6, ' us'];
+  return Number((n * scale).toPrecision(3)) + unit;
+}
 function line(tag, text, parent) {
   const element = document.createElement(tag);
   element.textContent = text;
   parent.appendChild(element);
+  return element;
 }
-function show(column) {
-  at = Math.max(0, Math.min(plan.columns.length - 1, column));
+function figure(name, view, describe) {
+  const chart = document.getElementById(name), cursor = document.getElementById(name + '-cursor');
+  const moment = document.getElementById(name + '-moment');
+  if (!chart || !view) return;
+  let at = view.peak;
+  function show(column) {
+    at = Math.max(0, Math.min(view.columns.length - 1, column));
+    const x = view.left + (at + 0.5) / view.columns.length * view.width;
+    cursor.setAttribute('x1', x);
+    cursor.setAttribute('x2', x);
+    cursor.style.visibility = 'visible';
+    moment.textContent = '';
+    chart.setAttribute('aria-valuenow', at);
+    chart.setAttribute('aria-valuetext', describe(at, at === view.peak ? ': the peak' : '', moment));
+  }
+  function columnOf(event) {
+    const box = chart.getBoundingClientRect();
+    const x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
+    return Math.floor((x - view.left) / view.width * view.columns.length);
+  }
+  chart.addEventListener('pointermove', event => show(columnOf(event)));
+  chart.addEventListener('pointerdown', event => show(columnOf(event)));
+  chart.addEventListener('focus', () => show(at));
+  chart.addEventListener('keydown', event => {
+    const page = Math.max(1, Math.round(view.columns.length / 20));
+    const steps = {ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - page, PageDown: at + page, Home: 0,
+                   End: view.columns.length - 1, p: view.peak};
+    if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in steps)) return;
+    event.preventDefault();
+    show(steps[event.key]);
+  });
+  show(at);
+}
+figure('chart', plan, (at, peak, moment) => {
   const [largest, begin, end, total, live, buffers] = plan.columns[at];
-  const x = plan.left + (at + 0.5) / plan.columns.length * plan.width;
-  cursor.setAttribute('x1', x);
-  cursor.setAttribute('x2', x);
-  cursor.style.visibility = 'visible';
-  moment.textContent = '';
-  line('strong', plan.instructions[at] + (at === plan.peak ? ': the peak' : ''), moment);
+  line('strong', plan.instructions[at] + peak, moment);
   if (end - begin > 1) line('p', 'The most of instructions ' + begin + ' to ' + (end - 1) + '.', moment);
   const parts = plan.categories.map((name, c) => [live[c], name]).filter(part => part[0] > 0);
   parts.sort((a, b) => b[0] - a[0]);
   line('p', bytes(total) + ': ' + parts.map(part => part[1] + ' ' + bytes(part[0])).join(', '), moment);
-  const list = document.createElement('ol');
+  const list = line('ol', '', moment);
   for (const b of buffers) {
     const [name, size, category] = plan.buffers[b];
     line('li', bytes(size) + '  ' + name + ', ' + category, list);
   }
-  moment.appendChild(list);
-  chart.setAttribute('aria-valuenow', at);
-  chart.setAttribute('aria-valuetext', plan.instructions[at] + ', ' + bytes(total));
-}
-function columnOf(event) {
-  const box = chart.getBoundingClientRect();
-  const x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
-  return Math.floor((x - plan.left) / plan.width * plan.columns.length);
-}
-chart.addEventListener('pointermove', event => show(columnOf(event)));
-chart.addEventListener('pointerdown', event => show(columnOf(event)));
-chart.addEventListener('focus', () => show(at));
-chart.addEventListener('keydown', event => {
-  const page = Math.max(1, Math.round(plan.columns.length / 20));
-  const steps = {ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - page, PageDown: at + page, Home: 0,
-                 End: plan.columns.length - 1, p: plan.peak};
-  if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in steps)) return;
-  event.preventDefault();
-  show(steps[event.key]);
+  return plan.instructions[at] + ', ' + bytes(total);
 });
-show(at);
+figure('times', plan.times, (at, peak, moment) => {
+  const times = plan.times, [total, running] = times.columns[at];
+  const when = seconds((at + 0.5) / times.columns.length * times.seconds);
+  line('strong', when + peak, moment);
+  line('p', bytes(total), moment);
+  const list = line('ul', '', moment);
+  const streams = times.streams.map((stream, s) => stream + ': ' + (running[s] < 0 ? 'idle' : times.names[running[s]]));
+  for (const stream of streams) line('li', stream, list);
+  return [when, bytes(total), ...streams].join(', ');
+});
 )";
 
 // Returns a figure in HTML: the live bytes of the arena and below them the streams, over the predicted seconds of a
 // step. What lies on the critical path has a color of its own. Its size is bounded, whatever the length of the program.
 std::string TimeFigure(const StepProgram& program, const Prediction& prediction);
+// Adds to the data of the script what this figure says at its moments: `times`: {columns: [[live bytes, [name that each
+// stream runs, or -1]]], streams: [name], names: [unit and instruction], seconds, left, width, peak: column}. Adds
+// nothing if there is no figure.
+void AddTimes(const StepProgram& program, const Prediction& prediction, nlohmann::json& data);
 
 // Returns a figure in HTML of the seconds of the fastest ways over the bytes that they need, with the job as it is
 // written and the budget, and a table of these ways.

@@ -46,6 +46,7 @@ class Searcher {
     result.best.overrides = ways_.Minimal(std::move(result.best.overrides));
     for (SearchChoice& choice : result.choices) choice.taken = TakenOf(choice.path, best.choices, result.best);
     for (Variant& way : result.front) way.overrides = ways_.Minimal(std::move(way.overrides));
+    result.changing = ChangingTraining(result.best, ways_);
     result.plans = ways_.plans();
     result.ended_early = ways_.ended();
     return result;
@@ -394,7 +395,7 @@ class Searcher {
       if (!way.variant.status.ok()) {
         ListFor(way.variant.status, choice).push_back(settings);
       } else if (const absl::StatusOr<const Job*> job = ways_.JobWithAll(way.variant.overrides);
-                 job.ok() && !(**job == **own)) {
+                 job.ok() && !AreAlike(**job, **own)) {
         if (ways_.Timed(way).fits()) others.push_back(&way);
         if (!way.fits()) choice.too_large.push_back(settings);
       }

@@ -53,6 +53,10 @@ struct SearchResult {
   // At most 12 of the ways that were compared and that no other of them beats in both seconds and bytes of the arena:
   // the fastest first. Each is the fastest of all with so many bytes.
   std::vector<Variant> front;
+  // At most five settings of the table of options that change what is trained, such as moments in 8 bits: the fastest
+  // first. Each variant is the best way with these settings added. Its overrides are these settings alone, and its
+  // caveat says what they change. The search takes none of them.
+  std::vector<Variant> changing;
   Budget budget;
   int plans = 0;             // Ways that were compiled.
   bool ended_early = false;  // Whether most_plans or a limit of the work ended the search.
@@ -85,8 +89,12 @@ absl::Status CheckSearchField(absl::string_view path);
 //   Errors of `query.seconds`, and of `limits` if they end the search before it has found anything that fits.
 absl::StatusOr<SearchResult> FindFastest(const SearchQuery& query, const WorkLimits& limits = {});
 
-// Returns the fastest way with what it changes and why, what the runner-up of each choice would take, and the ways
-// that need less memory, as settings that --set takes. Ends in a newline.
+// Returns the fastest way with what it changes and why, what the runner-up of each choice would take, the ways that
+// need less memory, and the settings that change what is trained, as settings that --set takes. Ends in a newline.
 std::string SearchText(const SearchResult& result);
+
+// Returns ResolvedJobText of `job`, which is the job of `result.best`, with comments: what the search found, and at
+// each field that it decided the same reason as in SearchText. Fields that the text leaves out have theirs at the top.
+std::string SearchedJobText(const SearchResult& result, const Job& job);
 
 }  // namespace shale

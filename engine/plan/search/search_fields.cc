@@ -39,6 +39,11 @@ size_t PositionOf(absl::string_view path) {
   return static_cast<size_t>(at - all.begin());
 }
 
+bool AreAlike(Job a, Job b) {
+  for (Job* job : {&a, &b}) job->sharding.shard_ranks = ShardRanks(job->sharding);
+  return a == b;
+}
+
 }  // namespace internal
 
 std::vector<std::string> SearchFields() {

@@ -1,11 +1,18 @@
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "engine/api/job.h"
 #include "engine/plan/search/search.h"
 #include "engine/strings/printing.h"
 
@@ -36,20 +43,24 @@ std::string OthersText(absl::string_view what, const std::vector<Settings>& othe
   return names.empty() ? "" : absl::StrCat("; ", what, ": ", absl::StrJoin(names, ", "));
 }
 
+// Returns what was chosen for a field, the next best that fits, and what is none. Empty if nothing else is possible.
+std::string ReasonText(const SearchChoice& choice, const Cost& best) {
+  std::string others;
+  if (const std::optional<Variant>& next = choice.runner_up) {
+    others = absl::StrCat("; ", SettingsOrJob(next->overrides), " takes ", SecondsAndBytes(*next), " (",
+                          TimesText(next->cost, best), ")");
+  }
+  absl::StrAppend(&others, OthersText("too large", choice.too_large),
+                  OthersText("ruled out by the job", choice.ruled_out),
+                  OthersText("not tried, because the search ended", choice.not_tried));
+  return choice.taken.empty() && others.empty() ? "" : absl::StrCat(SettingsOrJob(choice.taken), others);
+}
+
 std::string ChoicesTable(const SearchResult& result) {
   std::vector<std::vector<std::string>> rows = {{"field", "choice, the next best that fits, and what is none"}};
   for (const SearchChoice& choice : result.choices) {
-    std::string others;
-    if (choice.runner_up) {
-      others =
-          absl::StrCat("; ", SettingsOrJob(choice.runner_up->overrides), " takes ", SecondsAndBytes(*choice.runner_up),
-                       " (", TimesText(choice.runner_up->cost, result.best.cost), ")");
-    }
-    absl::StrAppend(&others, OthersText("too large", choice.too_large),
-                    OthersText("ruled out by the job", choice.ruled_out),
-                    OthersText("not tried, because the search ended", choice.not_tried));
-    if (choice.taken.empty() && others.empty()) continue;  // Nothing else is possible.
-    rows.push_back({choice.path, absl::StrCat(SettingsOrJob(choice.taken), others)});
+    std::string reason = ReasonText(choice, result.best.cost);
+    if (!reason.empty()) rows.push_back({choice.path, std::move(reason)});
   }
   return Table(rows);
 }
@@ -67,6 +78,18 @@ std::string FrontTable(const SearchResult& result) {
   return Table(rows);
 }
 
+// Returns the settings that change what is trained, each with what it changes. Empty if there are none.
+std::string ChangingTable(const SearchResult& result) {
+  if (result.changing.empty()) return "";
+  std::vector<std::vector<std::string>> rows = {{"step", "per rank", "one setting more"}};
+  for (const Variant& way : result.changing) {
+    rows.push_back({FormatSeconds(way.cost.seconds), CostText(way.cost),
+                    absl::StrCat(SettingsText(way.overrides, ", "), ": ", way.caveat)});
+  }
+  return absl::StrCat("\nChanges the training, never taken by itself: the fastest way with one setting more\n",
+                      Table(rows));
+}
+
 // Returns the settings as flags, one to a line, to be pasted.
 std::string Flags(const std::vector<Override>& overrides) {
   std::string text;
@@ -74,9 +97,8 @@ std::string Flags(const std::vector<Override>& overrides) {
   return text;
 }
 
-}  // namespace
-
-std::string SearchText(const SearchResult& result) {
+// Returns the sentences that say what was found.
+std::string HeadText(const SearchResult& result) {
   const Variant &best = result.best, &own = result.own;
   std::string text = absl::StrCat("The fastest way that fits, of ", WithCommas(result.plans), " that were compared",
                                   result.ended_early ? " before the search ended early" : "", ": a step takes ",
@@ -89,7 +111,23 @@ std::string SearchText(const SearchResult& result) {
     absl::StrAppend(&text, "The job as it is written takes ", SecondsAndBytes(own),
                     own.fits ? "" : ", and does not fit", ".");
   }
-  text = Paragraph(text);
+  return text;
+}
+
+// Returns the text as comments of a textproto.
+std::string Comments(absl::string_view text, absl::string_view indent) {
+  std::string comments;
+  for (const absl::string_view line : absl::StrSplit(Wrap(text, 116 - indent.size()), '\n')) {
+    absl::StrAppend(&comments, indent, "# ", line, "\n");
+  }
+  return comments;
+}
+
+}  // namespace
+
+std::string SearchText(const SearchResult& result) {
+  const Variant& best = result.best;
+  std::string text = Paragraph(HeadText(result));
   if (best.overrides.empty()) {
     absl::StrAppend(&text, "Nothing is faster than the job's own settings.\n");
   } else {
@@ -103,8 +141,39 @@ std::string SearchText(const SearchResult& result) {
     text += "A field that is set to nothing is left out, because it does not go with the others.\n";
   }
   absl::StrAppend(&text, "\nWhy\n", ChoicesTable(result));
-  absl::StrAppend(&text, "\nTime against memory: no way that was compared is better in both\n", FrontTable(result));
+  absl::StrAppend(&text, "\nTime against memory: no way that was compared is better in both\n", FrontTable(result),
+                  ChangingTable(result));
   return text;
+}
+
+std::string SearchedJobText(const SearchResult& result, const Job& job) {
+  std::map<std::string, std::string> reasons;  // By the path of the field.
+  for (const SearchChoice& choice : result.choices) {
+    const std::string reason = ReasonText(choice, result.best.cost);
+    if (!reason.empty()) reasons[choice.path] = absl::StrCat("plan --search: ", reason);
+  }
+  std::string fields;
+  std::vector<std::string> path = {""};  // Of the message around a line. Its fields follow the last dot.
+  const std::string text = ResolvedJobText(job);
+  for (const absl::string_view line : absl::StrSplit(absl::StripSuffix(text, "\n"), '\n')) {
+    const absl::string_view field = absl::StripLeadingAsciiWhitespace(line);
+    if (absl::StartsWith(field, "#")) continue;
+    if (absl::EndsWith(field, " {")) {
+      path.push_back(absl::StrCat(path.back(), field.substr(0, field.find(' ')), "."));
+    } else if (field == "}") {
+      path.pop_back();
+    } else if (const auto reason = reasons.find(absl::StrCat(path.back(), field.substr(0, field.find(':'))));
+               reason != reasons.end()) {
+      absl::StrAppend(&fields, Comments(reason->second, line.substr(0, line.size() - field.size())));
+      reasons.erase(reason);
+    }
+    absl::StrAppend(&fields, line, "\n");
+  }
+  std::string top = absl::StrCat(kResolvedJobHead, Comments(HeadText(result), ""));
+  for (const auto& [left_out, reason] : reasons) {
+    absl::StrAppend(&top, Comments(absl::StrCat(left_out, ", which has no line below: ", reason), ""));
+  }
+  return top + fields;
 }
 
 }  // namespace shale

@@ -221,6 +221,29 @@ absl::StatusOr<Accumulation> Ways::AccumulationWith(const std::vector<Override>&
   return made.draft->options.accumulation;
 }
 
+std::vector<Variant> Ways::PlannedWith(const std::vector<std::vector<Override>>& all) {
+  std::vector<DraftsAhead::Wanted> wanted;
+  for (const std::vector<Override>& overrides : all) {
+    const absl::StatusOr<KnownJob*> known = KnownJobWith(overrides);
+    if (known.ok()) wanted.push_back({(*known)->name, &(*known)->job, Depth::kPlaced});
+  }
+  if (has_threads()) ahead_.Prepare(std::move(wanted));
+  std::vector<Variant> planned;
+  for (const std::vector<Override>& overrides : all) {
+    Way way{.variant = {.overrides = overrides}};
+    const absl::StatusOr<KnownJob*> known = KnownJobWith(overrides);
+    way.variant.status = known.status();
+    if (known.ok()) {
+      MadeDraft made = ahead_.Take({(*known)->name, &(*known)->job, Depth::kPlaced});
+      if (made.draft.ok() && !made.placed) Place((*known)->job, made);
+      Set(made, way);
+      if (made.draft.ok()) Time((*known)->job, *made.draft, way);
+    }
+    planned.push_back(std::move(way.variant));
+  }
+  return planned;
+}
+
 void Ways::Prepare(const std::vector<Choices>& all, Depth depth) {
   std::vector<std::pair<Choices, Depth>> wanted;
   for (const Choices& choices : all) wanted.emplace_back(choices, depth);

@@ -40,6 +40,9 @@ size_t PositionOf(absl::string_view path);
 // Returns whether the settings of an option are faster the more memory they need.
 inline bool FirstThatFits(size_t option) { return (SearchedOptions()[option]->flags & kFasterWithMemory) != 0; }
 
+// Returns whether the jobs are equal. One that shards over all its ranks is the same whether it says so or not.
+bool AreAlike(Job a, Job b);
+
 // The settings that are chosen, by the position of their option. An option that is not in it stays as the job says.
 using Choices = std::map<size_t, Settings>;
 
@@ -65,6 +68,10 @@ struct Way {
     return std::make_tuple(!variant.status.ok(), missing_bytes, variant.cost.seconds, variant.cost.arena_bytes);
   }
 };
+
+class Ways;
+// Returns SearchResult::changing.
+std::vector<Variant> ChangingTraining(const Variant& best, Ways& ways);
 
 // Returns whether `a` is better than `b`.
 inline bool Better(const Way& a, const Way& b) { return a.key() < b.key(); }
@@ -178,6 +185,10 @@ class Ways {
 
   // Whether other threads make drafts.
   bool has_threads() const { return ahead_.has_threads(); }
+  // Returns the plans of the job with each of these overrides, which may set fields that the search does not decide.
+  // Other threads make some of them. They do not count as tried.
+  std::vector<Variant> PlannedWith(const std::vector<std::vector<Override>>& all);
+
   // Begins to make the drafts of these ways, which may be asked for, in this order on other threads. Changes no result.
   void Prepare(const std::vector<std::pair<Choices, Depth>>& all);
   void Prepare(const std::vector<Choices>& all, Depth depth);

@@ -42,15 +42,16 @@ double SolveForFirst(std::vector<std::vector<double>> a, std::vector<double> b) 
 
 double LogRate(const Rates::Point& point) { return point.log_seconds - std::log(std::max(point.flops, 1.0)); }
 
-// Returns the logarithm of the seconds of a FLOP at `sizes`: the constant of a weighted regression around it.
-double LogRateAt(absl::Span<const Rates::Point> points, const std::vector<double>& sizes) {
-  const size_t n = sizes.size() + 1;
+// Returns the logarithm of the seconds of a FLOP at the coordinates `at`: the constant of a weighted regression around
+// it.
+double LogRateAt(absl::Span<const Rates::Point> points, const std::vector<double>& at) {
+  const size_t n = at.size() + 1;
   std::vector<std::vector<double>> a(n, std::vector<double>(n, 0));
   std::vector<double> b(n, 0), row(n, 1);
   double least = std::numeric_limits<double>::infinity(), most = -least;
   for (const Rates::Point& point : points) {
-    const double weight = WeightAt(DistanceBetween(point.sizes, sizes)), rate = LogRate(point);
-    for (size_t i = 1; i < n; ++i) row[i] = point.sizes[i - 1] - sizes[i - 1];
+    const double weight = WeightAt(DistanceBetween(point.coordinates, at)), rate = LogRate(point);
+    for (size_t i = 1; i < n; ++i) row[i] = point.coordinates[i - 1] - at[i - 1];
     for (size_t i = 0; i < n; ++i) {
       for (size_t j = 0; j < n; ++j) a[i][j] += weight * row[i] * row[j];
       b[i] += weight * row[i] * rate;
@@ -65,12 +66,12 @@ double LogRateAt(absl::Span<const Rates::Point> points, const std::vector<double
 }
 
 // Returns the seconds of moving `bytes`: a latency and a time for each byte, neither of which is negative.
-double BytesSecondsAt(absl::Span<const Rates::Point> points, const std::vector<double>& sizes, double bytes) {
+double BytesSecondsAt(absl::Span<const Rates::Point> points, const std::vector<double>& at, double bytes) {
   double w = 0, wx = 0, wy = 0, wxx = 0, wxy = 0;
   const Rates::Point* nearest = nullptr;
   double nearest_distance = 0;
   for (const Rates::Point& point : points) {
-    const double distance = DistanceBetween(point.sizes, sizes), seconds = std::exp(point.log_seconds);
+    const double distance = DistanceBetween(point.coordinates, at), seconds = std::exp(point.log_seconds);
     if (nearest == nullptr || distance < nearest_distance) nearest = &point, nearest_distance = distance;
     const double weight = WeightAt(distance) / (seconds * seconds), x = point.bytes;
     w += weight, wx += weight * x, wy += weight * seconds, wxx += weight * x * x, wxy += weight * x * seconds;
@@ -85,13 +86,13 @@ double BytesSecondsAt(absl::Span<const Rates::Point> points, const std::vector<d
   return latency + slope * bytes;
 }
 
-bool IsInside(absl::Span<const Rates::Point> points, const std::vector<double>& sizes) {
+bool IsInside(absl::Span<const Rates::Point> points, const std::vector<double>& at) {
   constexpr double kRounding = 1e-9;
-  for (size_t i = 0; i < sizes.size(); ++i) {
+  for (size_t i = 0; i < at.size(); ++i) {
     bool above = false, below = false;
     for (const Rates::Point& point : points) {
-      above |= point.sizes[i] >= sizes[i] - kRounding;
-      below |= point.sizes[i] <= sizes[i] + kRounding;
+      above |= point.coordinates[i] >= at[i] - kRounding;
+      below |= point.coordinates[i] <= at[i] + kRounding;
     }
     if (!above || !below) return false;
   }
@@ -100,13 +101,13 @@ bool IsInside(absl::Span<const Rates::Point> points, const std::vector<double>& 
 
 }  // namespace
 
-CurveValue ValueOf(absl::Span<const Rates::Point> points, const Work& work, const std::vector<double>& sizes) {
-  CurveValue value{.is_inside = IsInside(points, sizes)};
+CurveValue ValueOf(absl::Span<const Rates::Point> points, const Work& work, const std::vector<double>& at) {
+  CurveValue value{.is_inside = IsInside(points, at)};
   value.seconds =
-      work.flops > 0 ? std::exp(LogRateAt(points, sizes)) * work.flops : BytesSecondsAt(points, sizes, work.bytes());
+      work.flops > 0 ? std::exp(LogRateAt(points, at)) * work.flops : BytesSecondsAt(points, at, work.bytes());
   double nearest = std::numeric_limits<double>::infinity();
   for (const Rates::Point& point : points) {
-    const double distance = DistanceBetween(point.sizes, sizes);
+    const double distance = DistanceBetween(point.coordinates, at);
     nearest = std::min(nearest, distance);
     value.spread = std::max(value.spread, point.spread);
   }

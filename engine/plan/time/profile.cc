@@ -24,8 +24,8 @@ namespace {
 
 // A profile of 20,000 works has about 4 MiB.
 constexpr int64_t kMaxProfileBytes = int64_t{8} << 20;
-// Goes up when the same kind of work (engine/plan/time/work.h) begins to mean something else.
-constexpr int kMeasuredVersion = 2;
+// Goes up when the same kind of work (engine/plan/time/work.h) begins to mean something else, or a field goes.
+constexpr int kMeasuredVersion = 3;
 
 // Returns `text` with what no file name should have replaced.
 std::string FileName(absl::string_view text) {
@@ -170,11 +170,28 @@ absl::StatusOr<proto::MachineProfile> CachedProfile(const std::string& cache_fol
                                                  " with ", key.threads, "; remove it and calibrate again"));
 }
 
-std::shared_ptr<const proto::MachineProfile> OwnProfile(std::string gpu, std::string* damage) {
-  absl::StatusOr<proto::MachineProfile> profile = CachedProfile(UserCacheFolder(), KeyOfThisHost(std::move(gpu)));
-  if (profile.ok()) return std::make_shared<const proto::MachineProfile>(*std::move(profile));
-  if (!absl::IsNotFound(profile.status())) *damage = std::string(profile.status().message());
-  return nullptr;
+FoundProfile ProfileOfThisMachine(std::string gpu) {
+  const MachineKey key = KeyOfThisHost(std::move(gpu));
+  const auto found = [](proto::MachineProfile profile) {
+    return std::make_shared<const proto::MachineProfile>(std::move(profile));
+  };
+  absl::StatusOr<proto::MachineProfile> cached = CachedProfile(UserCacheFolder(), key);
+  if (cached.ok()) return {.profile = found(*std::move(cached))};
+  std::vector<std::string> remarks;
+  if (!absl::IsNotFound(cached.status())) remarks.emplace_back(cached.status().message());
+  FoundProfile of_class;
+  for (const CompiledFile& compiled : kCompiledProfiles) {
+    absl::StatusOr<proto::MachineProfile> profile = ParseProfile(compiled.text, compiled.name);
+    const bool is_alike = profile.ok() && profile->device() == key.device && profile->processor() == key.processor &&
+                          (key.device != "CPU" || profile->threads() == key.threads);
+    if (!is_alike) continue;
+    remarks.push_back(absl::StrCat("this machine was not measured (calibrate), so its seconds are those of ",
+                                   profile->name(), ", a profile of machines with ", key.processor));
+    of_class.profile = found(*std::move(profile));
+    break;
+  }
+  of_class.remark = absl::StrJoin(remarks, "; ");
+  return of_class;
 }
 
 }  // namespace shale

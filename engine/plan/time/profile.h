@@ -64,8 +64,17 @@ std::string CachedProfilePath(const std::string& cache_folder, const MachineKey&
 // empty, and InvalidArgument for a file that is damaged or is the profile of another machine.
 absl::StatusOr<proto::MachineProfile> CachedProfile(const std::string& cache_folder, const MachineKey& key);
 
-// Returns the profile that the user's cache has of this machine's CPUs, or of its GPUs if they are called `gpu`. Null
-// if there is none. If it is damaged, also sets `damage` to the message; else leaves it as it is.
-std::shared_ptr<const proto::MachineProfile> OwnProfile(std::string gpu, std::string* damage);
+// What is known of this machine's speed.
+struct FoundProfile {
+  std::shared_ptr<const proto::MachineProfile> profile;  // Null: nothing.
+  // What people should know: that the profile in the cache is damaged, and which profile is taken in place of one that
+  // was measured here. Empty if there is nothing to say.
+  std::string remark;
+};
+
+// Returns the profile that calibrate measured of this machine's CPUs, or of its GPUs if they are called `gpu`, from the
+// user's cache. If there is none, returns one that is compiled in, of a machine of the same class: its GPUs have the
+// same name, or its CPUs have the same name, family and model, and so the same instructions, and run as many threads.
+FoundProfile ProfileOfThisMachine(std::string gpu);
 
 }  // namespace shale

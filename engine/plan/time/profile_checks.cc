@@ -82,7 +82,6 @@ class Checker {
     Rate("peak_flops_bf16", profile.peak_flops_bf16(), kMostFlops, /*required=*/true);
     Rate("peak_flops_fp8", profile.peak_flops_fp8(), kMostFlops);
     Rate("copy_bytes_per_second", profile.copy_bytes_per_second(), kMostBytesPerSecond, /*required=*/true);
-    Number("cache_bytes", static_cast<double>(profile.cache_bytes()), kMostBytes);
     Number("compute_major", static_cast<double>(profile.compute_major()), kMostCount);
     Number("compute_minor", static_cast<double>(profile.compute_minor()), kMostCount);
     Rate("disk_bytes_per_second", profile.disk_bytes_per_second(), kMostBytesPerSecond);

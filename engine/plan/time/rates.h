@@ -43,7 +43,9 @@ class Rates {
 
   // A work that was measured, once or several times.
   struct Point {
-    std::vector<double> sizes;  // log2 of Work::sizes.
+    // log2 of each of Work::sizes, times how much the size counts for what is near: the rate of attention on a GPU
+    // follows the width of its heads, and hardly their number and the tokens. All sizes of other works count alike.
+    std::vector<double> coordinates;
     double flops = 0, bytes = 0;
     double log_seconds = 0;
     double spread = 0;
@@ -96,13 +98,13 @@ double HostCopySeconds(double bytes, const proto::MachineProfile& profile);
 struct CurveValue {
   double seconds = 0;
   double spread = 0;
-  bool is_inside = false;  // Each size lies between sizes of the points.
+  bool is_inside = false;  // Each coordinate lies between some of the points.
 };
 
-// Returns the seconds of `work`, whose sizes have the logarithms `sizes`, by the points, near ones most. With
+// Returns the seconds of `work`, which has the coordinates `at`, by the points, near ones most. With
 // arithmetic, the logarithm of the time for each FLOP is a linear function of the logarithms of the sizes, so that a
 // law with any powers of the sizes comes out as it is. What moves bytes takes a latency and a time for each byte.
-// REQUIRES: there are points, each with as many sizes as the work.
-CurveValue ValueOf(absl::Span<const Rates::Point> points, const Work& work, const std::vector<double>& sizes);
+// REQUIRES: there are points, each with as many coordinates as the work.
+CurveValue ValueOf(absl::Span<const Rates::Point> points, const Work& work, const std::vector<double>& at);
 
 }  // namespace shale

@@ -12,7 +12,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "engine/api/job.h"
@@ -149,14 +148,6 @@ void RaisePeaks(proto::MachineProfile& profile) {
   if (fp8 > 0) profile.set_peak_flops_fp8(fp8);
 }
 
-// Returns the size of the last cache of the first CPU, or 0 if the system does not tell.
-int64_t CacheBytes() {
-  const absl::StatusOr<std::string> text = ReadFile("/sys/devices/system/cpu/cpu0/cache/index3/size", 64);
-  int64_t kib = 0;
-  if (!text.ok() || !absl::SimpleAtoi(absl::StripSuffix(absl::StripAsciiWhitespace(*text), "K"), &kib)) return 0;
-  return kib << 10;
-}
-
 // Sets what the host and its devices are, and what they reach at most.
 absl::Status DescribeMachine(const Backend& backend, proto::MachineProfile& profile) {
   const MachineKey key = KeyOfThisHost(backend.device_name());
@@ -176,8 +167,6 @@ absl::Status DescribeMachine(const Backend& backend, proto::MachineProfile& prof
     const auto [major, minor] = backend.compute_capability();
     profile.set_compute_major(major);
     profile.set_compute_minor(minor);
-  } else {
-    profile.set_cache_bytes(CacheBytes());
   }
   SHALE_ASSIGN_OR_RETURN(const double f32, PeakFlops(backend, DType::kFloat32, /*ranks=*/1));
   SHALE_ASSIGN_OR_RETURN(const double bf16, PeakFlops(backend, DType::kBFloat16, /*ranks=*/1));

@@ -73,9 +73,9 @@ std::string StepContract::WhatIsSlower(const WorkTimes& traced) const {
 }
 
 std::string StepContract::Describe() const {
-  const std::string known = absl::StrFormat("%.0f %% of it measured on this machine, %.0f %% interpolated",
-                                            100 * ShareOf(prediction_, Knowledge::kMeasured),
-                                            100 * ShareOf(prediction_, Knowledge::kInterpolated));
+  const std::string known =
+      absl::StrFormat("%.0f %% of it measured, %.0f %% interpolated", 100 * ShareOf(prediction_, Knowledge::kMeasured),
+                      100 * ShareOf(prediction_, Knowledge::kInterpolated));
   if (predicted_seconds() == 0) {
     return absl::StrCat("no prediction of a step's seconds: ", known, "; measure this job with calibrate --job=JOB");
   }

@@ -24,7 +24,7 @@ class StepContract {
 
   StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine);
 
-  // Returns what a step takes, or 0 if too little of it was measured on this machine to hold the run to it.
+  // Returns what a step takes, or 0 if too little of it was measured to hold the run to it.
   double predicted_seconds() const { return covered_ >= kCoveredShare ? prediction_.step_seconds : 0; }
   // Returns what an instruction takes, in the form in which it is issued.
   double SecondsOf(const Instruction& issued);

@@ -74,6 +74,39 @@ TEST(PlanHtml, WithSecondsShowsTheStreams) {
   }
 }
 
+// Both figures are sliders, for pointers and for the same keys. That of seconds once had no keys.
+TEST(PlanHtml, TheMomentsOfTheSecondsAreForKeysToo) {
+  proto::MachineProfile machine;
+  machine.set_device("CUDA");
+  const Job job = SmallDecoderJob(false);
+  const JobPlan plan = Plan(job);
+  const Prediction seconds = PredictStep(job, plan, machine);
+  const std::string html = PlanHtml(job, plan, {.step = &seconds});
+  for (const char* figure : {"chart", "times"}) {
+    EXPECT_TRUE(absl::StrContains(html, absl::StrCat("<svg id=\"", figure, "\" class=\"slider\""))) << figure;
+    EXPECT_TRUE(absl::StrContains(html, absl::StrCat("id=\"", figure, "-cursor\""))) << figure;
+    EXPECT_TRUE(absl::StrContains(html, absl::StrCat("id=\"", figure, "-moment\""))) << figure;
+    EXPECT_TRUE(absl::StrContains(html, absl::StrCat("figure('", figure, "', "))) << figure;
+  }
+  const std::string opening = "id=\"data\">";
+  const size_t begin = html.find(opening) + opening.size();
+  const auto data = nlohmann::json::parse(html.substr(begin, html.find("</script>", begin) - begin), nullptr, false);
+  ASSERT_TRUE(data.is_object());
+  const nlohmann::json& times = data["times"];
+  int64_t most = 0, busy = 0;
+  for (const nlohmann::json& column : times["columns"]) {
+    most = std::max(most, column[0].get<int64_t>());
+    ASSERT_EQ(column[1].size(), times["streams"].size());
+    for (const nlohmann::json& name : column[1]) {
+      ASSERT_LT(name.get<int64_t>(), std::ssize(times["names"]));
+      busy += name.get<int64_t>() >= 0 ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(times["columns"][times["peak"].get<size_t>()][0], most);
+  EXPECT_LE(most, plan.train.memory.lower_bound_bytes);
+  EXPECT_GT(busy, std::ssize(times["columns"]) / 2);
+}
+
 // With a search and changes the page has their figure and tables, in which the job itself is marked.
 TEST(PlanHtml, ShowsTimeAgainstMemoryAndWhatChangesWouldTake) {
   const Job job = SmallDecoderJob(false);

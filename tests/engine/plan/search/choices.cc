@@ -21,7 +21,9 @@ std::string CostOf(const Variant& way) {
 
 std::vector<std::pair<std::string, std::string>> SearchedJobs() {
   return {{"gpt2_124m", "h100x8"},  {"qwen2_5_0_5b", "h100x8"}, {"qwen2_5_0_5b", "h200x8"}, {"qwen2_5_1_5b", "h200x8"},
-          {"qwen2_5_7b", "h200x8"}, {"llama3_8b", "h100x8"},    {"llama2_70b", "h200x8"}};
+          {"qwen2_5_3b", "h200x8"}, {"qwen2_5_7b", "h200x8"},   {"qwen2_5_14b", "h200x8"},  {"llama3_8b", "h100x8"},
+          {"llama2_7b", "a100x8"},  {"llama2_70b", "h200x8"},   {"llama3_405b", "h100x8"},  {"falcon_7b", "a100x8"},
+          {"falcon_40b", "h100x8"}, {"gemma2_2b", "h100x8"},    {"gemma3_1b", "b200x8"},    {"quickstart", "h100x8"}};
 }
 
 std::string HeadOf(const std::string& job, const std::string& machine) { return absl::StrCat(job, " on ", machine); }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/api/job.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/issues.h"
 #include "engine/compile/program/work_limits.h"
@@ -203,7 +204,11 @@ TEST_F(SearchTest, TheFrontIsThatOfAllThatWasTried) {
   machine.set_device("CPU");
   std::vector<Job> tried;
   const auto seconds = [&](const Job& job, const Draft& draft) -> absl::StatusOr<double> {
-    if (std::find(tried.begin(), tried.end(), job) == tried.end()) tried.push_back(job);
+    // What changes the training is no way of the front.
+    OptimizerConfig own = job_.optimizer;
+    own.update = job.optimizer.update;
+    const bool trains_the_same = job.optimizer == own && job.precision == job_.precision;
+    if (trains_the_same && std::find(tried.begin(), tried.end(), job) == tried.end()) tried.push_back(job);
     const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, machine);
     return Predict(draft.train.step.program, facts, machine).step_seconds;
   };
@@ -273,6 +278,48 @@ TEST_F(SearchTest, OtherThreadsChangeNoResult) {
     };
     EXPECT_EQ(find(1), find(5));
   }
+}
+
+// What changes the training is listed with its cost, and never taken.
+TEST_F(SearchTest, ListsWhatChangesTheTrainingAndTakesNoneOfIt) {
+  job_.precision.compute = ComputePrecision::kBFloat16;
+  job_.precision.master = MasterWeights::kFloat32;
+  job_.sharding.accumulation = Accumulation::kAuto;
+  const SearchResult found = MustFind(int64_t{1} << 40, {"batch.micro_batch"});
+  std::vector<std::string> paths;
+  for (const Variant& way : found.changing) {
+    paths.push_back(way.overrides.front().path);
+    EXPECT_NE(way.caveat, "");
+    EXPECT_GT(way.cost.seconds, 0);
+    std::vector<Override> all = found.best.overrides;
+    all.insert(all.end(), way.overrides.begin(), way.overrides.end());
+    const absl::StatusOr<Draft> draft = Drafter(job_, machine_, limits_).Compile(all);
+    ASSERT_TRUE(draft.ok()) << draft.status();
+    EXPECT_EQ(draft->cost.arena_bytes, way.cost.arena_bytes) << paths.back();
+  }
+  EXPECT_THAT(paths, ::testing::UnorderedElementsAre("optimizer.rule", "precision.master", "precision.gradient_shards",
+                                                     "precision.reduce", "optimizer.update"));
+  for (const Override& setting : found.best.overrides) EXPECT_EQ(setting.path, "batch.micro_batch");
+  EXPECT_THAT(Unwrapped(SearchText(found)),
+              AllOf(HasSubstr("Changes the training, never taken by itself: "),
+                    HasSubstr("optimizer.rule=ADAMW_8BIT: moments in 8 bits, which may cost quality")));
+}
+
+// The comments change nothing, and each field that was searched has one.
+TEST_F(SearchTest, TheJobThatItWritesSaysWhyAtEachField) {
+  const SearchResult found = MustFind(int64_t{1} << 40, {"batch.micro_batch", "sharding.shard_ranks"});
+  Drafter drafter(job_, machine_, limits_);
+  const absl::StatusOr<Job> job = drafter.With(found.best.overrides);
+  ASSERT_TRUE(job.ok()) << job.status();
+  const std::string text = SearchedJobText(found, *job);
+  const absl::StatusOr<Job> again = ParseJobText(text, "found");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, *job);
+  EXPECT_THAT(text, HasSubstr("\n# The fastest way that fits, of "));
+  const size_t batch = text.find("\nbatch {"), comment = text.find("  # plan --search: ", batch);
+  ASSERT_NE(batch, text.npos) << text;
+  ASSERT_NE(comment, text.npos) << text;
+  EXPECT_LT(comment, text.find("  micro_batch: ", batch)) << text;
 }
 
 TEST_F(SearchTest, RefusesFieldsThatItDoesNotKnow) {

@@ -18,7 +18,8 @@ namespace shale {
 inline constexpr int kOpClasses = 10;
 
 struct MeasuredRow {
-  std::string job;  // Of tools/bench/jobs/gpu, with 64 sequences in a step.
+  std::string job;    // Of tools/bench/jobs/gpu.
+  int sequences = 0;  // In a step.
   double tokens_per_second = 0;
   std::array<double, kOpClasses> microseconds_a_token = {};
   std::vector<std::string> settings = {};  // In which the job differed then.

@@ -129,9 +129,8 @@ TEST(MachineProfile, TheCacheOfOneMachineIsNotThatOfAnother) {
 TEST(MachineProfile, OfThisMachineIsFoundOrItsDamageIsTold) {
   const std::string caches = absl::StrCat(::testing::TempDir(), "/own_profile");
   ASSERT_EQ(setenv("XDG_CACHE_HOME", caches.c_str(), 1), 0);
-  std::string damage;
-  EXPECT_EQ(OwnProfile("", &damage), nullptr);
-  EXPECT_EQ(damage, "");
+  EXPECT_EQ(ProfileOfThisMachine("a GPU").profile, nullptr);
+  EXPECT_EQ(ProfileOfThisMachine("a GPU").remark, "");
   const MachineKey key = KeyOfThisHost();
   const std::filesystem::path path = CachedProfilePath(absl::StrCat(caches, "/shale"), key);
   std::filesystem::create_directories(path.parent_path());
@@ -139,13 +138,26 @@ TEST(MachineProfile, OfThisMachineIsFoundOrItsDamageIsTold) {
   profile.set_processor(key.processor);
   profile.set_threads(key.threads);
   std::ofstream(path) << PrintProfile(profile);
-  ASSERT_NE(OwnProfile("", &damage), nullptr) << damage;
-  EXPECT_EQ(OwnProfile("", &damage)->processor(), key.processor);
-  EXPECT_EQ(OwnProfile("a GPU", &damage), nullptr);
-  EXPECT_EQ(damage, "");
+  ASSERT_NE(ProfileOfThisMachine("").profile, nullptr);
+  EXPECT_EQ(ProfileOfThisMachine("").profile->name(), "here");
+  EXPECT_EQ(ProfileOfThisMachine("").remark, "");
   std::ofstream(path) << "no profile";
-  EXPECT_EQ(OwnProfile("", &damage), nullptr);
-  EXPECT_NE(damage, "");
+  EXPECT_EQ(ProfileOfThisMachine("").profile, nullptr);
+  EXPECT_NE(ProfileOfThisMachine("").remark, "");
+}
+
+// Where nothing was measured, a profile that comes with Shale counts if it is one of the same GPUs.
+TEST(MachineProfile, OfTheSameClassIsTakenAndNamed) {
+  const std::string caches = absl::StrCat(::testing::TempDir(), "/no_profile");
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", caches.c_str(), 1), 0);
+  const FoundProfile found = ProfileOfThisMachine("NVIDIA H200");
+  ASSERT_NE(found.profile, nullptr);
+  EXPECT_EQ(found.profile->name(), "h200x8");
+  EXPECT_EQ(found.remark,
+            "this machine was not measured (calibrate), so its seconds are those of h200x8, a profile of machines with "
+            "NVIDIA H200");
+  // A part of such a GPU is another one.
+  EXPECT_EQ(ProfileOfThisMachine("NVIDIA H200 MIG 1g.18gb").profile, nullptr);
 }
 
 }  // namespace

@@ -81,6 +81,25 @@ TEST(Rates, BetweenMatMulsAPowerLawHolds) {
   EXPECT_GT(beyond.spread, inside.spread);
 }
 
+// On a GPU, an attention is most like those with heads as wide as its own, whatever their tokens.
+TEST(Rates, TheRateOfAttentionOnAGpuFollowsTheWidthOfHeads) {
+  const auto attention = [](double sequences_and_heads, double tokens, double width) {
+    return Work{.work_class = WorkClass::kArithmetic,
+                .kind = "AttentionBackward bf16 causal",
+                .sizes = {sequences_and_heads, 7, tokens, width, 0},
+                .flops = 5 * sequences_and_heads * tokens * tokens * width};
+  };
+  const Work narrow = attention(64, 4096, 64), wide = attention(192, 1024, 128), asked = attention(256, 1024, 64);
+  proto::MachineProfile profile = GpuProfile();
+  AddWork(profile, narrow, narrow.flops / 1e14);
+  AddWork(profile, wide, wide.flops / 2e14);
+  const auto rate = [&] { return asked.flops / Rates(profile, 1).Of(asked).seconds; };
+  EXPECT_LT(rate(), 1.3e14);
+  // Nothing is known of such a law on CPUs: the nearest counts most, which is the wide one.
+  profile.set_device("CPU");
+  EXPECT_GT(rate(), 1.6e14);
+}
+
 // What moves bytes takes a latency and a time for each byte.
 TEST(Rates, BetweenOpsThatMoveBytesAnAffineLawHolds) {
   const auto seconds = [](const Work& work) { return 5e-6 + work.bytes() / 3e12; };
