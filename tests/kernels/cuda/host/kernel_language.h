@@ -153,9 +153,14 @@ class Array {
     for (int k = 0; k < N; ++k) data_[i + k] = pack.at[k];
   }
 
+  Words LoadWords(int64_t i) const { return std::bit_cast<Words>(Load<kPerPack>(i)); }
+  void StoreWords(int64_t i, const Words& words) const { Store(i, std::bit_cast<Pack<Value, kPerPack>>(words)); }
+
   bool present() const { return data_ != nullptr; }
 
  private:
+  static constexpr int kPerPack = 16 / static_cast<int>(sizeof(T));
+
   void Check(int64_t i, int64_t count, bool write) const {
     cuda_on_host::Execution::Running().Check({.array = name_,
                                               .shared = shared_,
