@@ -66,8 +66,8 @@ struct GraphOptions {
   // For each group of the optimizer, the name patterns of its parameters, which are updated by settings of their own. A
   // parameter belongs to the first group with a pattern that matches its name. See [Note: groups of the optimizer].
   std::vector<std::vector<std::string>> optimizer_groups;
-  // The groups of the optimizer, -1 for parameters in none, that update matrices of blocks (Parameter::block_matrix) in
-  // another way than their other parameters. Flat groups are then divided between the two.
+  // The groups of the optimizer, -1 for parameters in none, that update matrices of blocks in another way than their
+  // other parameters. Flat groups are then divided between the two (ParameterGroup::block_matrices).
   std::vector<int> divided_groups;
 
   bool operator==(const GraphOptions&) const = default;

@@ -53,8 +53,6 @@ struct Parameter {
   DType dtype = DType::kFloat32;       // In which ops use it.
   bool frozen = false;                 // Not trained: keeps its first value and has no gradient.
   Storage storage = Storage::kAsUsed;  // Only a frozen parameter may have another one.
-  // Whether it has two dimensions, and only matmuls of blocks read it: not an embedding, the head, a norm or a bias.
-  bool block_matrix = false;
   int optimizer_group = -1;  // Index into GraphOptions::optimizer_groups. -1: none of them; also if it is frozen.
   int64_t elements() const {
     int64_t n = 1;

@@ -55,11 +55,9 @@ SHALE_DEVICE void CopyRows(const Heads<T>& from, int b, int h, int first, const 
   static_assert(kPieces % TilesT::kThreads == 0);
   SHALE_UNROLL for (int begin = 0; begin < kPieces; begin += TilesT::kThreads) {
     const int piece = begin + static_cast<int>(threadIdx.x), row = piece / kPerRow, d = piece % kPerRow * kPack;
-    Pack<T, kPack> pack = {};
-    if (first + row < from.length && d < from.width) {
-      pack = from.at.template Load<kPack>(from.Begin(b, first + row, h) + d);
-    }
-    shared.Store(tile + row * TilesT::kStride + d, pack);
+    Words words = {};
+    if (first + row < from.length && d < from.width) words = from.at.LoadWords(from.Begin(b, first + row, h) + d);
+    shared.StoreWords(tile + row * TilesT::kStride + d, words);
   }
 }
 

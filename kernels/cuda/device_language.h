@@ -70,6 +70,14 @@ class Array {
     *reinterpret_cast<Pack<T, N>*>(data_ + i) = pack;
   }
 
+  SHALE_DEVICE Words LoadWords(int64_t i) const {
+    const uint4 words = *reinterpret_cast<const uint4*>(data_ + i);
+    return {words.x, words.y, words.z, words.w};
+  }
+  SHALE_DEVICE void StoreWords(int64_t i, const Words& words) const {
+    *reinterpret_cast<uint4*>(data_ + i) = make_uint4(words.at[0], words.at[1], words.at[2], words.at[3]);
+  }
+
   __host__ __device__ bool present() const { return data_ != nullptr; }
 
  protected:

@@ -13,4 +13,8 @@ struct alignas(sizeof(T) * N) Pack {
   T at[N];
 };
 
+// The 16 bytes of a pack as words of 32 bits, for kernels that only copy it. nvcc takes a pack of 16-bit elements apart
+// where it is loaded under a condition, and puts it together again where it is stored. It leaves words as they are.
+using Words = Pack<unsigned, 4>;
+
 }  // namespace shale::cuda

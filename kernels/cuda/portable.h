@@ -8,6 +8,7 @@
 //   SHALE_UNROLL                        before a loop whose variable indexes registers
 //   Global<T>, Shared<T>                arrays with Load(i), Store(i, v), Load<N>(i) and Store<N>(i, pack). On the
 //                                       device these are bare loads and stores, one of up to 16 bytes for a pack
+//   LoadWords(i), StoreWords(i, words)  of these arrays: access the pack of 16 bytes at element i as Words, see pack.h
 //   SHALE_SHARED_ARRAY(T, name, size)   declares a static shared array
 //   SHALE_DYNAMIC_SHARED(T, name)       names the dynamic shared memory of the launch
 //   Widen(x), Narrow<T>(f)              convert between fp32 and a storage type (float, BFloat16, Float16)

@@ -360,7 +360,7 @@ TEST(Float8Laws, ComputingLayerNormsAndGeluWhereTheyAreQuantizedMovesFewerBytes)
   RunOptions options = Float8Options();
   options.model = FalconLike(Float8Decoder());
   const int64_t with = BytesMoved(MustRun(options, Batch(1)).step.program);
-  options.float8_sources = false;
+  options.float8_sources = Float8Sources::kNotUsed;
   const int64_t without = BytesMoved(MustRun(options, Batch(1)).step.program);
   const int64_t norm = 2 * T * C - (2 * 2 * 4 * T + 2 * 2 * C);
   const int64_t gelu = 2 * T * ((2 + 1 + 1) * F - 2 * F), gradient = 2 * T * ((3 + 1 + 1) * F - 2 * 2 * F);

@@ -27,7 +27,9 @@ struct ParameterGroup {
   bool frozen = false;
   Storage storage = Storage::kAsUsed;
   int optimizer_group = -1;
-  bool block_matrices = false;  // Whether these are the matrices of blocks of a divided group (divided_groups).
+  // Whether these are the matrices of blocks of a group that is divided (GraphOptions::divided_groups). They have two
+  // dimensions, and only matmuls of blocks read them: no embedding, head, norm or bias.
+  bool block_matrices = false;
   // Whether nothing reads these parameters but linear layers that multiply in fp8, with one scale for each matrix
   // ([Note: fp8 matmuls]). Graphs of logits have the same groups.
   bool float8 = false;

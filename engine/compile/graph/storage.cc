@@ -100,12 +100,11 @@ std::vector<bool> GraphBuilder::Float8Weights() const {
 void GraphBuilder::SplitGroups() {
   std::vector<ParameterGroup> groups;
   const std::vector<bool> float8 = Float8Weights(), of_blocks = MatricesOfBlocks();
-  for (size_t id = 0; id < of_blocks.size(); ++id) {
-    graph_.parameters[id].block_matrix = of_blocks[id] && graph_.parameters[id].shape.size() == 2;
-  }
-  const auto is_divided = [&](const Parameter& p) {
+  const auto is_divided_matrix = [&](ParameterId id) {
+    const Parameter& p = graph_.parameters[id];
     const std::vector<int>& divided = options_.divided_groups;
-    return !p.frozen && std::find(divided.begin(), divided.end(), p.optimizer_group) != divided.end();
+    return of_blocks[id] && p.shape.size() == 2 && !p.frozen &&
+           std::find(divided.begin(), divided.end(), p.optimizer_group) != divided.end();
   };
   const auto add = [&](const ParameterGroup& whole, ParameterGroup part) {
     part.name =
@@ -117,7 +116,7 @@ void GraphBuilder::SplitGroups() {
       const Parameter& p = graph_.parameters[id];
       if (p.dtype == part.dtype && p.frozen == part.frozen && p.storage == part.storage &&
           p.optimizer_group == part.optimizer_group && float8[id] == part.float8 &&
-          (is_divided(p) && p.block_matrix) == part.block_matrices) {
+          is_divided_matrix(id) == part.block_matrices) {
         part.parameters.push_back(id);
       }
     }

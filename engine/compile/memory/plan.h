@@ -56,13 +56,13 @@ struct MemoryPlan {
 // Plans the memory of one program. Deterministic. The plan is the same for every K above 1 that leaves the buffers'
 // sizes unchanged. All programs of a job begin with the same persistent buffers, in the same order and of the same
 // sizes. These get the same addresses in every program, whether it uses them or not. Returns InvalidArgument if an
-// option is out of range, Internal if the program is malformed (see structure.h), and ResourceExhausted if its bytes do
+// option is out of range, Internal if the program is malformed (see program.h), and ResourceExhausted if its bytes do
 // not fit int64.
 absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options);
 
 // Gives every buffer bytes that it shares with none, and sets nothing but the addresses and the two lower bounds. Waits
 // that are derived from such a plan are those of the data alone: any plan of PlanMemory has these, and more where
-// buffers share bytes. Takes a small part of the time of PlanMemory. REQUIRES: CheckStructure (structure.h) accepts the
+// buffers share bytes. Takes a small part of the time of PlanMemory. REQUIRES: CheckStructure (program.h) accepts the
 // program.
 absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program);
 

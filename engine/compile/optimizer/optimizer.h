@@ -51,8 +51,7 @@ struct Optimizer {
   std::optional<double> max_gradient_norm;
   std::optional<AdafactorRule> adafactor;  // What it does before `rule`, with kAdafactor.
   std::optional<MuonRule> muon;            // The same, with kMuon.
-  // What updates the parameters that are no matrices of blocks (Parameter::block_matrix), if it updates only these: one
-  // optimizer, or none.
+  // If it updates only matrices of blocks (ParameterGroup::block_matrices): the one optimizer that updates all others.
   std::vector<Optimizer> others;
 
   bool composed() const { return EntryOf(kind).composed; }

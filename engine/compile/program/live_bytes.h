@@ -29,7 +29,7 @@ struct Lifetime {
 // K > 1, but only from its first write on if K = 1.
 //
 // A strided operand counts as all bytes from its first to its last. When the parts of a [T, 3, H, D] buffer are written
-// one by one, they therefore cover the whole buffer. REQUIRES: CheckStructure (structure.h) accepts the program.
+// one by one, they therefore cover the whole buffer. REQUIRES: CheckStructure (program.h) accepts the program.
 std::vector<Lifetime> ComputeLifetimes(const StepProgram& program);
 
 // Live bytes in the arena, without alignment and red zones.

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "engine/api/job.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/search/search.h"
 #include "engine/strings/printing.h"
 

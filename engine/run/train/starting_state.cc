@@ -202,7 +202,7 @@ absl::Status CheckSameRules(const Manifest& manifest, const OptimizerConfig& sav
     }
     const Optimizer of_group =
         parameter.optimizer_group < 0 ? MakeOptimizer(job.optimizer) : groups[parameter.optimizer_group];
-    const Optimizer& optimizer = of_group.Of(parameter.block_matrix);
+    const Optimizer& optimizer = of_group.Of(model.groups[parameter.group].block_matrices);
     const std::vector<SavedState> theirs = manifest.StatesOf(manifest.parameters[i]),
                                   ours = SavedStatesOf(optimizer, parameter);
     if (CanRestoreStates(theirs, ours)) continue;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/compile/program/structure.h"
+#include "engine/compile/program/program.h"
 #include "engine/compile/step/passes.h"
 #include "tests/engine/compile/step/pass_fixture.h"
 #include "tests/engine/compile/step/program_listing.h"

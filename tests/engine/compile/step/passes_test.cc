@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/compile/program/structure.h"
+#include "engine/compile/program/program.h"
 #include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"

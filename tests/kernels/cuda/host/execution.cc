@@ -192,7 +192,7 @@ bool Execution::OpenWarpOperations(int first, int end) {
 }
 
 void Execution::Complete(int begin, unsigned lanes) {
-  ++stream_->counts.warp_operations;
+  if (threads_[begin + std::countr_zero(lanes)].operation.counts) ++stream_->counts.warp_operations;
   LaneClocks joined = {};
   uint64_t ballot = 0;
   for (int lane = 0; lane < kWarp; ++lane) {

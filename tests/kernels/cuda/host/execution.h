@@ -74,6 +74,7 @@ struct WarpOperation {
   uint64_t value = 0;
   int source_lane = 0;  // Used by shuffles only.
   Site site;
+  bool counts = true;  // As a warp operation. False for lanes that meet within an instruction of tensor cores.
 };
 
 // Runs launches on one OS thread. Keeps its fibers from launch to launch.
@@ -109,11 +110,14 @@ class Execution {
     Counts& counts = stream_->counts;
     ++counts.accesses;
     (a.shared ? counts.shared_accessed_bytes : a.write ? counts.written_bytes : counts.read_bytes) += bytes;
+    if (stream_->counts_arrays && !a.shared) [[unlikely]]
+      CountArray(a, bytes);
     const Space space = a.shared ? Space::kShared : a.element_bytes < kCellBytes ? Space::kGlobalBytes : Space::kGlobal;
     const Conflict conflict = Note(data + a.index * a.element_bytes, bytes, space, a.write);
     if (conflict.kind != Conflict::kNone) [[unlikely]]
       StopAtConflict(a, conflict);
   }
+  void CountMultiplyAdds(int64_t count) { stream_->counts.multiply_adds += count; }
 
  private:
   enum class Space : uint8_t { kShared, kGlobal, kGlobalBytes };  // The last one is for elements of single bytes.
@@ -158,6 +162,7 @@ class Execution {
   void ForgetAccesses();
   // Adds an access of the current thread to the shadow memory.
   Conflict Note(uintptr_t address, int64_t bytes, Space space, bool write);
+  [[gnu::cold]] void CountArray(const Access& access, int64_t bytes);
   // Stop the launch because of an access: to no operand or to a place outside of it, or one that conflicts with
   // another.
   [[gnu::cold]] void StopAtOperand(const Access& access);

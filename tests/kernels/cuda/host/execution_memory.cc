@@ -63,6 +63,11 @@ Conflict Execution::Note(uintptr_t address, int64_t bytes, Space space, bool wri
   return write ? Write(cells, count, accessor_) : Read(cells, count, accessor_, /*written=*/space == Space::kShared);
 }
 
+void Execution::CountArray(const Access& a, int64_t bytes) {
+  ArrayBytes& array = stream_->counts.arrays[a.array];
+  (a.write ? array.written : array.read) += bytes;
+}
+
 void Execution::StopAt(const Access& a, std::function<std::string()> what) {
   Stop([this, a, what = std::move(what)] {
     const std::string more = a.count > 1 ? absl::StrCat(" and ", a.count - 1, " more") : "";

@@ -133,6 +133,39 @@ TEST(CudaFloat8, NeedsEachOfItsBarriers) {
       1);
 }
 
+// A source changes no barrier: what a thread computes of its numbers, it does before the first one.
+TEST(CudaFloat8, NeedsEachOfItsBarriersWithEverySource) {
+  constexpr int64_t kRows = 40, kInner = 33;
+  using Kind = Float8Source::Kind;
+  for (const Kind kind : {Kind::kNorm, Kind::kGate, Kind::kGateGradient}) {
+    SCOPED_TRACE(ToString(kind));
+    const bool norm = kind == Kind::kNorm, gradient = kind == Kind::kGateGradient;
+    const int64_t columns = gradient ? 2 * kInner : kInner;
+    TestMemory memory;
+    const auto rows = [&](int64_t width) { return memory.Random(DType::kBFloat16, {kRows, width}); };
+    Float8Source source = {.kind = kind};
+    if (norm) source.weight_C = memory.Random(DType::kBFloat16, {kInner});
+    if (norm) source.rstd_R = memory.Random(DType::kFloat32, {kRows}, 1, 2);
+    if (gradient) source.d_y_RF = rows(kInner);
+    const Tensor x = rows(norm ? kInner : 2 * kInner);
+    ExpectNeedsEachOfItsBarriers(memory, AbsMax{x, memory.Output(DType::kFloat32, {1}), source}, 1);
+    const auto expect_barriers = [&](QuantizeFloat8 op, const Tensor& transposed_scales, size_t one, size_t both) {
+      op.x_RC = x;
+      op.source = source;
+      op.out_RC = memory.Output(DType::kFloat8E4M3, {kRows, columns});
+      ExpectNeedsEachOfItsBarriers(memory, op, one);
+      op.transposed_CR = memory.Output(DType::kFloat8E4M3, {columns, kRows});
+      op.transposed_scales = transposed_scales;
+      ExpectNeedsEachOfItsBarriers(memory, op, both);
+    };
+    expect_barriers(
+        {.maximum_1 = memory.Values(DType::kFloat32, {1}, {1}), .scale_1 = memory.Output(DType::kFloat32, {1})},
+        Tensor(), 1, 2);
+    expect_barriers({.out_scales = memory.Output(DType::kFloat32, {1, kRows}), .scales = Float8Scales::kTiles},
+                    memory.Output(DType::kFloat32, {1, columns}), 0, 3);
+  }
+}
+
 // There are enough positions for two tiles of the sort.
 TEST(CudaEmbedding, NeedsEachOfItsBarriers) {
   TestMemory memory;

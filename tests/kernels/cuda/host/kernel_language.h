@@ -153,9 +153,14 @@ class Array {
     for (int k = 0; k < N; ++k) data_[i + k] = pack.at[k];
   }
 
+  Words LoadWords(int64_t i) const { return std::bit_cast<Words>(Load<kPerPack>(i)); }
+  void StoreWords(int64_t i, const Words& words) const { Store(i, std::bit_cast<Pack<Value, kPerPack>>(words)); }
+
   bool present() const { return data_ != nullptr; }
 
  private:
+  static constexpr int kPerPack = 16 / static_cast<int>(sizeof(T));
+
   void Check(int64_t i, int64_t count, bool write) const {
     cuda_on_host::Execution::Running().Check({.array = name_,
                                               .shared = shared_,
@@ -197,10 +202,17 @@ void WithAllLanes(const Given& given, const SourceLocation& at, const Use& use) 
   constexpr unsigned kMostThreads = 1024;
   static thread_local Given lanes[kMostThreads];
   const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  const auto meet = [&] {
+    cuda_on_host::Execution::Running().WarpWide({.kind = cuda_on_host::WarpKind::kShuffle,
+                                                 .mask = 0xffffffffu,
+                                                 .source_lane = Lane(),
+                                                 .site = SiteOf(at),
+                                                 .counts = false});
+  };
   lanes[thread] = given;
-  ShuffleFrom(0xffffffffu, 0, Lane(), at);
+  meet();
   use(lanes + (thread - Lane()));
-  ShuffleFrom(0xffffffffu, 0, Lane(), at);  // Nobody gives anything else before all have used it.
+  meet();  // Nobody gives anything else before all have used it.
 }
 
 template <class T>
@@ -250,6 +262,7 @@ void MultiplyAdd(const unsigned (&a)[4], const unsigned (&b)[2], float (&c)[4],
       }
     }
     std::memcpy(c, sums, sizeof(sums));
+    cuda_on_host::Execution::Running().CountMultiplyAdds(4 * 16);
   });
 }
 

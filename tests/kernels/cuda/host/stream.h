@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,15 +31,24 @@ enum class ThreadOrder : uint8_t {
 
 class BlockTurns;
 
-// What launches did so far. Only accesses through Global<T> and Shared<T> count, not arithmetic.
+// Bytes of an array in global memory, also where a cache would serve them.
+struct ArrayBytes {
+  int64_t read = 0, written = 0;
+};
+
+// What launches did so far. Only accesses through Global<T> and Shared<T> count, and products of matrices, not other
+// arithmetic.
 struct Counts {
-  int64_t read_bytes = 0, written_bytes = 0;  // Of global memory, also where a cache would serve them.
+  int64_t read_bytes = 0, written_bytes = 0;  // As in ArrayBytes, of all arrays.
   int64_t shared_accessed_bytes = 0;
   int64_t accesses = 0;           // Loads and stores of single threads, each of up to 16 bytes.
   int64_t block_barriers = 0;     // Each counts once for a block.
   int64_t warp_operations = 0;    // Shuffles, votes and warp barriers. Each counts once for a warp.
+  int64_t multiply_adds = 0;      // Of MultiplyAdd: those of single numbers.
   int64_t blocks = 0, warps = 0;  // That ran.
   size_t block_shared_bytes = 0;  // The most shared memory of a block.
+  // Those of each global array, by the name that its kernel gives it, if the stream counts arrays.
+  std::map<std::string, ArrayBytes> arrays;
 };
 
 struct Stream {
@@ -52,6 +63,7 @@ struct Stream {
   uint64_t last_blocks = 0;
   // Shared memory of an SM, which is a little more than that of a block, and less on some GPUs than on an H200.
   size_t sm_shared_bytes = size_t{228} << 10;
+  bool counts_arrays = false;
   Counts counts;
   // Every __syncthreads and __syncwarp that a launch came to, in the order of their first use.
   std::vector<Site> barriers;
