@@ -78,8 +78,12 @@ TEST(Float8BlockwiseLaws, QuantizingWeightsOnceChangesNoBits) {
 }
 
 TEST(Float8BlockwiseLaws, ComputingMatricesWhereTheyAreQuantizedChangesNoBits) {
+  ExpectSourcesChangeNoBits(BlockwiseOptions(), BlockwiseBatch(5));
+}
+
+TEST(Float8BlockwiseLaws, ComputingMatricesWithActivationCheckpointingChangesNoBits) {
   RunOptions options = BlockwiseOptions();
-  ExpectSourcesChangeNoBits(options, BlockwiseBatch(5));
+  ExpectSourcesChangeNoBitsWithCheckpointing(options, BlockwiseBatch(5));
   if (!TestsEveryCombination()) return;
   DecoderConfig model = BlockwiseDecoder();
   model.norm = NormKind::kLayerNorm;
@@ -87,6 +91,7 @@ TEST(Float8BlockwiseLaws, ComputingMatricesWhereTheyAreQuantizedChangesNoBits) {
   options.model = model;
   options.position_ids = true;
   ExpectSourcesChangeNoBits(options, BlockwiseBatch(3));
+  ExpectSourcesChangeNoBitsWithCheckpointing(options, BlockwiseBatch(3));
 }
 
 // As with one scale for each matrix, but nothing reads a matrix for its maximum: of the gate, 4 F numbers of a token
@@ -204,7 +209,9 @@ TEST(Float8BlockwiseLaws, OnlyGradientsOfWeightsDependOnHowABatchIsDivided) {
       const double distance = LargestDistance(some(several.gradients), some(one.gradients), &worst);
       const bool same_tiles = micro_batch == kOfTile;
       EXPECT_LE(distance, float8 && !same_tiles ? rounded : same) << worst;
-      if (float8 && !same_tiles) EXPECT_GT(distance, kReorderedParts);
+      if (float8 && !same_tiles) {
+        EXPECT_GT(distance, kReorderedParts);
+      }
     }
   }
 }
@@ -255,7 +262,9 @@ TEST(Float8BlockwiseLaws, AnOutlierTakesTheRangeOfItsBlockAlone) {
       const auto row = gradient.begin() + f * C;
       const bool learns = std::any_of(row, row + C, [](float x) { return x != 0; });
       learn += learns;
-      if (f == 5) EXPECT_TRUE(learns);
+      if (f == 5) {
+        EXPECT_TRUE(learns);
+      }
     }
     EXPECT_EQ(learn, blockwise ? F : 1);
   }

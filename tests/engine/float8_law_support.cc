@@ -62,32 +62,40 @@ int64_t BytesKept(const StepProgram& program) {
   return bytes;
 }
 
+// Runs two steps with sources and without them.
+void ExpectSame(RunOptions options, const Tokens& tokens, const std::string& what) {
+  options.steps = 2;
+  options.float8_sources = Float8Sources::kUsed;
+  const RunResult with = MustRun(options, tokens);
+  options.float8_sources = Float8Sources::kNotUsed;
+  const RunResult without = MustRun(options, tokens);
+  EXPECT_EQ(with.losses, without.losses) << what;
+  EXPECT_TRUE(with.gradients == without.gradients) << what;
+  EXPECT_TRUE(with.weights == without.weights) << what;
+  EXPECT_EQ(with.measured_peak_bytes, with.plan.peak_bytes) << what;
+  EXPECT_LE(BytesKept(with.step.program), BytesKept(without.step.program)) << what;
+}
+
 }  // namespace
 
 void ExpectSourcesChangeNoBits(RunOptions options, const Tokens& tokens) {
-  options.steps = 2;
-  const auto expect_same = [&](const std::string& what) {
-    options.float8_sources = Float8Sources::kUsed;
-    const RunResult with = MustRun(options, tokens);
-    options.float8_sources = Float8Sources::kNotUsed;
-    const RunResult without = MustRun(options, tokens);
-    EXPECT_EQ(with.losses, without.losses) << what;
-    EXPECT_TRUE(with.gradients == without.gradients) << what;
-    EXPECT_TRUE(with.weights == without.weights) << what;
-    EXPECT_EQ(with.measured_peak_bytes, with.plan.peak_bytes) << what;
-    EXPECT_LE(BytesKept(with.step.program), BytesKept(without.step.program)) << what;
-  };
-  for (int preset = 0; preset <= static_cast<int>(CheckpointingPreset::kBlock); ++preset) {
-    options.step.activations = {.preset = static_cast<CheckpointingPreset>(preset)};
-    expect_same(std::string(ToString(options.step.activations.preset)));
-  }
+  ExpectSame(options, tokens, "without activation checkpointing");
   options.step.activations = {.preset = CheckpointingPreset::kBlock, .segment_blocks = 2};
   options.step.accumulation = Accumulation::kLayered;
-  expect_same("segments in LAYERED");
+  options.step.mesh = {.shard = 2};
+  ExpectSame(options, tokens, "segments in LAYERED with two ranks");
+}
+
+void ExpectSourcesChangeNoBitsWithCheckpointing(RunOptions options, const Tokens& tokens) {
+  for (int preset = 0; preset <= static_cast<int>(CheckpointingPreset::kBlock); ++preset) {
+    options.step.activations = {.preset = static_cast<CheckpointingPreset>(preset)};
+    ExpectSame(options, tokens, std::string(ToString(options.step.activations.preset)));
+  }
+  options.step.accumulation = Accumulation::kLayered;
   options.step.mesh = {.shard = 2};
   for (const char* pattern : {"*.fp8.transposed", "*.rstd", "*"}) {
     options.step.activations = {.patterns = {pattern}};
-    expect_same(pattern);
+    ExpectSame(options, tokens, pattern);
   }
 }
 

@@ -17,9 +17,11 @@ int64_t TimesQuantized(const StepProgram& program);
 void ExpectQuantizingOnceAgrees(RunOptions options, const Tokens& tokens, int64_t blocks);
 
 // Expects that steps have the same bits whether ops that quantize compute matrices themselves (Float8Sources) or read
-// them, with all presets of activation checkpointing, with LAYERED and with two ranks; and that backward keeps no more
-// bytes with sources, and that runs need the memory that was planned.
+// them, and that backward keeps no more bytes with sources, and that runs need the memory that was planned. The first
+// runs the job as it is, and with segments in LAYERED on two ranks; the second with all presets of activation
+// checkpointing, and with patterns in LAYERED on two ranks.
 void ExpectSourcesChangeNoBits(RunOptions options, const Tokens& tokens);
+void ExpectSourcesChangeNoBitsWithCheckpointing(RunOptions options, const Tokens& tokens);
 
 // Returns the bytes that the ops of a program read and write in one iteration of each loop, matmuls and attention left
 // out.

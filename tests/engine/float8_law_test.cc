@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -286,21 +287,36 @@ DecoderConfig FalconLike(DecoderConfig model) {
   return model;
 }
 
-TEST(Float8Laws, ComputingMatricesWhereTheyAreQuantizedChangesNoBits) {
+// Returns jobs of three families, with their batches.
+std::vector<std::pair<RunOptions, Tokens>> JobsWithSources() {
+  std::vector<std::pair<RunOptions, Tokens>> jobs = {{Float8Options(), Batch(5)}};
   RunOptions options = Float8Options();
-  ExpectSourcesChangeNoBits(options, Batch(5));
   options.model = FalconLike(Float8Decoder());
   options.position_ids = true;
-  ExpectSourcesChangeNoBits(options, Batch(3));
+  jobs.emplace_back(options, Batch(3));
   options = Float8Options();
   DecoderConfig model = GemmaLike(Float8Decoder());
   model.tied_head = false;  // LAYERED adds up a tied gradient in another order.
   options.model = model;
   options.dtype = DType::kFloat16;
   options.step.loss_scaling = LossScaling{.init_scale = 1024};
-  ExpectSourcesChangeNoBits(options, Batch(3));
+  jobs.emplace_back(options, Batch(3));
+  return jobs;
+}
+
+TEST(Float8Laws, ComputingMatricesWhereTheyAreQuantizedChangesNoBits) {
+  for (const auto& [options, tokens] : JobsWithSources()) ExpectSourcesChangeNoBits(options, tokens);
+}
+
+TEST(Float8Laws, ComputingMatricesWithActivationCheckpointingChangesNoBits) {
+  const auto expect_no_change = [](const RunOptions& options, const Tokens& tokens) {
+    ExpectSourcesChangeNoBits(options, tokens);
+    ExpectSourcesChangeNoBitsWithCheckpointing(options, tokens);
+  };
+  for (const auto& [options, tokens] : JobsWithSources()) ExpectSourcesChangeNoBitsWithCheckpointing(options, tokens);
   if (!TestsEveryCombination()) return;
-  options = Float8Options();
+  RunOptions options = Float8Options();
+  DecoderConfig model;
   for (const bool gpt2 : {true, false}) {
     // Like GPT-2 or Qwen 2, whose gradients are read for those of biases.
     model = Float8Decoder();
@@ -308,21 +324,21 @@ TEST(Float8Laws, ComputingMatricesWhereTheyAreQuantizedChangesNoBits) {
     if (gpt2) model.norm = NormKind::kLayerNorm, model.activation = Activation::kGeluTanh;
     if (gpt2) model.position = PositionKind::kLearned, model.linear_bias = true;
     options.model = model;
-    ExpectSourcesChangeNoBits(options, Batch(3));
+    expect_no_change(options, Batch(3));
   }
   model = Float8Decoder();
   model.parallel_block = true;
   options.model = model;
-  ExpectSourcesChangeNoBits(options, Batch(3));
+  expect_no_change(options, Batch(3));
   // Backward of the first blocks does not read what norms read. An adapter reads the results themselves.
   for (const char* trains : {"blocks.1.attention.*", "blocks.1.ffn.down.*", "blocks.1.*norm*"}) {
     options.train_only = {trains};
-    ExpectSourcesChangeNoBits(options, Batch(3));
+    expect_no_change(options, Batch(3));
   }
   options.train_only = {};
   model.adapter = AdapterConfig{.rank = 2, .alpha = 4, .targets = {"down_proj"}};
   options.model = model;
-  ExpectSourcesChangeNoBits(options, Batch(3));
+  expect_no_change(options, Batch(3));
 }
 
 // With C columns and F inner ones, an op that reads or writes a matrix of T x C in bf16 moves 2 T C bytes. Of each of
