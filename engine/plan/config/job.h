@@ -250,9 +250,9 @@ Optimizer MakeOptimizer(const OptimizerConfig& config);
 std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config);
 // Returns whether one of them keeps states that can move to the host (StepOptions::has_states).
 bool HasStates(const OptimizerConfig& config);
-// Return the patterns of the groups (GraphOptions::optimizer_groups), and those whose rule is one of matrices
-// (GraphOptions::divided_groups).
+// Returns the patterns of the groups (GraphOptions::optimizer_groups).
 std::vector<std::vector<std::string>> PatternsOfGroups(const OptimizerConfig& config);
+// Returns the groups, -1 for the job's own rule, whose rule is one of matrices (GraphOptions::divided_groups).
 std::vector<int> DividedGroups(const OptimizerConfig& config);
 // Returns the rule that updates a parameter if it trains.
 OptimizerKind KindOf(const OptimizerConfig& config, absl::string_view parameter);

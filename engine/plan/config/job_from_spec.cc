@@ -27,6 +27,8 @@ void SetDefaultsOfOptimizer(const proto::OptimizerSpec& spec, Job& job) {
   config.momentum = defaults.momentum;
   config.nesterov = defaults.nesterov;
   config.weight_decay = defaults.weight_decay;
+  config.newton_schulz_steps = defaults.newton_schulz_steps;
+  config.rate_adjustment = defaults.rate_adjustment;
   if (spec.state() == proto::OptimizerSpec::LEAN) job.precision.master = MasterWeights::kNone;
 }
 

@@ -101,6 +101,17 @@ void SetLeanMoments(OptimizerConfig& config) {
   if (ReadsMoments(config)) config.moments = Moments::kBFloat16;
 }
 
+namespace {
+
+// Returns the learning rate that is usual for a rule. Muon's depends on how it adjusts the rate of a matrix.
+double UsualRate(const OptimizerEntry& entry, RateAdjustment adjustment) {
+  constexpr double kUsualForOrthogonal = 0.02;  // Jordan et al., 2024.
+  if (entry.kind != OptimizerKind::kMuon) return entry.defaults.learning_rate;
+  return adjustment == RateAdjustment::kMatchRmsAdamW ? AdamWRule::kDefaults.learning_rate : kUsualForOrthogonal;
+}
+
+}  // namespace
+
 std::vector<std::string> LearningRateRemarks(const OptimizerConfig& config) {
   constexpr double kFar = 2;
   const OptimizerEntry& of_job = EntryOf(config.kind);
@@ -111,7 +122,9 @@ std::vector<std::string> LearningRateRemarks(const OptimizerConfig& config) {
     // CheckRatesOfGroups (rules.cc) refuses what goes wrong with relative steps, whose rates are of another kind.
     const bool comparable = own.kind != of_job.kind && !own.Reads("relative_step") && !of_job.Reads("relative_step");
     if (!comparable || group.learning_rate_factor != 1 || config.learning_rate <= 0) continue;
-    const double usual = own.defaults.learning_rate, usual_of_job = of_job.defaults.learning_rate;
+    const RateAdjustment adjustment = group.kind.has_value() ? own.defaults.rate_adjustment : config.rate_adjustment;
+    const double usual = UsualRate(own, group.rate_adjustment.value_or(adjustment)),
+                 usual_of_job = UsualRate(of_job, config.rate_adjustment);
     if (std::max(config.learning_rate / usual, usual / config.learning_rate) < kFar) continue;
     remarks.push_back(absl::StrCat("optimizer.groups[", i, "] (", absl::StrJoin(group.parameters, ", "), ") has rule ",
                                    own.name, " and takes the learning rate of the job, ", config.learning_rate,

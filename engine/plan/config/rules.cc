@@ -209,7 +209,8 @@ void CheckMoments(const proto::OptimizerSpec& spec, const OptimizerConfig& optim
 
 void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
   CheckMoments(spec, optimizer, errors);
-  if (optimizer.nesterov && optimizer.momentum == 0 && !EntryOf(optimizer.kind).composed) {
+  const UpdateRule rule = MakeOptimizer(optimizer).rule;
+  if (const auto* sgd = std::get_if<SgdRule>(&rule); sgd != nullptr && sgd->nesterov && sgd->momentum == 0) {
     errors.AddRule(
         {"optimizer.nesterov", "optimizer.momentum"},
         "Nesterov's update looks ahead along the momentum, and momentum is 0; set momentum, or leave nesterov out");

@@ -80,18 +80,22 @@ SectionText ExplainUpdate(const Explained& x) {
   const JobPlan& plan = x.plan;
   const UpdateMemory memory = MeasureUpdate(plan.train.step.program);
   const int64_t added = std::max<int64_t>(0, memory.update_bytes - memory.elsewhere_bytes);
-  std::string text =
-      absl::StrCat("While the update of ", RulesInUse(plan), " runs, ", FormatBytes(memory.update_bytes),
-                   " are in use; before it, at most ", FormatBytes(memory.elsewhere_bytes), ". It adds ",
-                   added == 0 ? "nothing" : FormatBytes(added),
-                   ". It updates weights, masters and states in place, in one pass over the shard, from ",
-                   plan.options.updates_on_host() ? "gradients that are copied to host memory a unit at a time"
-                                                  : "gradients that are there already",
-                   ", and the clipping factor is a scalar: the update makes no copy of "
-                   "anything the size of the model, in the first step or later.",
-                   plan.options.snapshot ? " (The copy for checkpoints is made after a step that is saved. Its bytes "
-                                           "are part of both numbers.)"
-                                         : "");
+  std::string text = absl::StrCat(
+      "While the update of ", RulesInUse(plan), " runs, ", FormatBytes(memory.update_bytes),
+      " are in use; before it, at most ", FormatBytes(memory.elsewhere_bytes), ". It adds ",
+      added == 0 ? "nothing" : FormatBytes(added),
+      plan.options.composed() == nullptr
+          ? ""
+          : ". A rule that needs more than a pass first makes a direction of the gradients, in buffers that "
+            "live for the update of one unit",
+      ". It updates weights, masters and states in place, in one pass over the shard, from ",
+      plan.options.updates_on_host() ? "gradients that are copied to host memory a unit at a time"
+                                     : "gradients that are there already",
+      ", and the clipping factor is a scalar: the update makes no copy of "
+      "anything the size of the model, in the first step or later.",
+      plan.options.snapshot ? " (The copy for checkpoints is made after a step that is saved. Its bytes "
+                              "are part of both numbers.)"
+                            : "");
   const bool in_backward = plan.options.update == UpdateTime::kInBackward;
   const Settings settings = in_backward ? Settings{{"optimizer.update", "AFTER_BACKWARD"}} : UpdateInBackward(x.job);
   if (settings.empty()) return Section("What the optimizer step adds", text);  // Compute FP16 cannot update so.
@@ -118,8 +122,11 @@ struct Form {
 double BytesOf(MasterWeights master, const Optimizer& optimizer) {
   constexpr int64_t kElements = int64_t{1} << 20;
   const int64_t masters = master == MasterWeights::kFloat32 ? 4 : master == MasterWeights::kSplit ? 2 : 0;
-  const double muon = optimizer.muon ? static_cast<double>(SizeOf(optimizer.muon->state_dtype)) : 0;
-  return 2 + masters + muon + static_cast<double>(StateBytes(optimizer.rule, kElements)) / kElements;
+  int64_t states = 0;
+  for (const UpdateState& state : optimizer.states()) {
+    if (state.extent == StateExtent::kElements) states += CeilDivide(kElements, state.block) * SizeOf(state.dtype);
+  }
+  return 2 + masters + static_cast<double>(states) / kElements;
 }
 
 double BytesOf(const Form& form, OptimizerConfig optimizer) {
@@ -148,11 +155,18 @@ SectionText ExplainState(const Explained& x) {
                     own ? "this job" : ""});
   }
   const bool narrow = job.precision.gradient_shards == GradientShards::kBFloat16;
+  const auto add = [&](absl::string_view what, const Optimizer& optimizer) {
+    rows.push_back({absl::StrCat(what, EntryOf(optimizer.kind).name),
+                    absl::StrFormat("%.4g bytes a parameter", BytesOf(job.precision.master, optimizer)),
+                    "this job's form"});
+  };
+  for (const Optimizer& others : MakeOptimizer(job.optimizer).others) add("all but matrices of blocks, ", others);
   const std::vector<Optimizer> groups = MakeGroupOptimizers(job.optimizer);
   for (size_t i = 0; i < groups.size(); ++i) {
-    rows.push_back({absl::StrCat("optimizer.groups[", i, "], ", EntryOf(groups[i].kind).name),
-                    absl::StrFormat("%.4g bytes a parameter", BytesOf(job.precision.master, groups[i])),
-                    "this job's form"});
+    add(absl::StrCat("optimizer.groups[", i, "], "), groups[i]);
+    for (const Optimizer& others : groups[i].others) {
+      add(absl::StrCat("optimizer.groups[", i, "], all but matrices of blocks, "), others);
+    }
   }
   rows.push_back({"precision.gradient_shards=FP32", "4 bytes a parameter on top", narrow ? "" : "this job"});
   rows.push_back({"precision.gradient_shards=BF16", "2 bytes a parameter on top", narrow ? "this job" : ""});
