@@ -10,7 +10,7 @@
 #include "engine/plan/report/plan_html.h"
 #include "engine/plan/search/search.h"
 #include "engine/plan/time/prediction.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace shale {
 
@@ -43,7 +43,8 @@ svg text { fill: var(--quiet); font: 12px system-ui, sans-serif; } svg .peak { f
 .legend { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; padding: 0; margin: .5rem 0 0; list-style: none; }
 .swatch { display: inline-block; width: .8em; height: .8em; margin-right: .4em; border-radius: 2px; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .75rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: bottom; }
+th, td { padding: .2rem .75rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line); }
+th, td { vertical-align: bottom; }
 td { white-space: nowrap; } th { font-weight: 600; } .n { text-align: right; }
 tr.peak td { color: var(--mark); font-weight: 600; }
 @media print {
@@ -55,7 +56,8 @@ tr.peak td { color: var(--mark); font-weight: 600; }
 
 // Reads the element `data`: {columns: [[largest, begin, end, total, [category bytes], [buffer]]], categories: [name],
 // buffers: [[name, bytes, category]], instructions: [text of a column's largest], left, width, peak: column}, and with
-// seconds also times, as AddTimes has it. Each figure is a slider: a pointer or the keys choose a column.
+// seconds also times, as AddTimes has it. The figures of bytes and of seconds are sliders: a pointer or the keys
+// choose a column.
 inline constexpr char kPlanScript[] = R"(
 'use strict';
 const plan = JSON.parse(document.getElementById('data').textContent);
@@ -138,9 +140,9 @@ figure('times', plan.times, (at, peak, moment) => {
 // Returns a figure in HTML: the live bytes of the arena and below them the streams, over the predicted seconds of a
 // step. What lies on the critical path has a color of its own. Its size is bounded, whatever the length of the program.
 std::string TimeFigure(const StepProgram& program, const Prediction& prediction);
-// Adds to the data of the script what this figure says at its moments: `times`: {columns: [[live bytes, [name that each
-// stream runs, or -1]]], streams: [name], names: [unit and instruction], seconds, left, width, peak: column}. Adds
-// nothing if there is no figure.
+// Adds to the data of the script what this figure says at its moments: `times`: {columns: [[live bytes, [index into
+// names of what each stream runs, or -1]]], streams: [name], names: [unit and instruction], seconds, left, width, peak:
+// column}. Adds nothing if there is no figure.
 void AddTimes(const StepProgram& program, const Prediction& prediction, nlohmann::json& data);
 
 // Returns a figure in HTML of the seconds of the fastest ways over the bytes that they need, with the job as it is

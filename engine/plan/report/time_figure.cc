@@ -13,6 +13,7 @@
 #include "engine/plan/report/plan_page.h"
 #include "engine/plan/report/step_report.h"
 #include "engine/strings/printing.h"
+#include "nlohmann/json.hpp"
 
 namespace shale {
 namespace {
@@ -134,7 +135,7 @@ class SecondsFigure {
     return bytes;
   }
 
-  // Returns their area.
+  // Returns the area of the live bytes.
   std::string Memory() const {
     const std::vector<int64_t>& bytes = bytes_;
     const int64_t most = std::max<int64_t>(1, *std::max_element(bytes.begin(), bytes.end()));
