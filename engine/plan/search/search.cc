@@ -46,9 +46,10 @@ class Searcher {
     result.best.overrides = ways_.Minimal(std::move(result.best.overrides));
     for (SearchChoice& choice : result.choices) choice.taken = TakenOf(choice.path, best.choices, result.best);
     for (Variant& way : result.front) way.overrides = ways_.Minimal(std::move(way.overrides));
-    result.changing = ChangingTraining(result.best, ways_);
     result.plans = ways_.plans();
     result.ended_early = ways_.ended();
+    result.changing = ChangingTraining(result.best, ways_);
+    SHALE_RETURN_IF_ERROR(ways_.error());
     return result;
   }
 

@@ -58,7 +58,7 @@ struct SearchResult {
   // caveat says what they change. The search takes none of them.
   std::vector<Variant> changing;
   Budget budget;
-  int plans = 0;             // Ways that were compiled.
+  int plans = 0;             // Ways that were compared.
   bool ended_early = false;  // Whether most_plans or a limit of the work ended the search.
 };
 

@@ -82,12 +82,12 @@ std::string FrontTable(const SearchResult& result) {
 // Returns the settings that change what is trained, each with what it changes. Empty if there are none.
 std::string ChangingTable(const SearchResult& result) {
   if (result.changing.empty()) return "";
-  std::vector<std::vector<std::string>> rows = {{"step", "per rank", "one setting more"}};
+  std::vector<std::vector<std::string>> rows = {{"step", "per rank", "with these settings added"}};
   for (const Variant& way : result.changing) {
     rows.push_back({FormatSeconds(way.cost.seconds), CostText(way.cost),
                     absl::StrCat(SettingsText(way.overrides, ", "), ": ", way.caveat)});
   }
-  return absl::StrCat("\nChanges the training, never taken by itself: the fastest way with one setting more\n",
+  return absl::StrCat("\nChanges the training, never taken by itself: the fastest way with settings added\n",
                       Table(rows));
 }
 
