@@ -26,12 +26,12 @@ HWY_INLINE void ForMuonType(DType dtype, const Kernel& kernel) {
 }
 
 template <class Lanes>
-HWY_INLINE void StoreMomentum(Lanes lanes, Vector m, const uint16_t*, float* to) {
-  lanes.Store(m, to);
+HWY_INLINE void StoreMomentum(Lanes lanes, Vector m, const uint16_t*, int64_t i, float* to) {
+  lanes.Store(m, to + i);
 }
 template <class Lanes>
-HWY_INLINE void StoreMomentum(Lanes lanes, Vector m, const uint16_t* random, BFloat16* to) {
-  StoreStochastically(lanes, m, random, to);
+HWY_INLINE void StoreMomentum(Lanes lanes, Vector m, const uint16_t* random, int64_t i, BFloat16* to) {
+  StoreStochastically(lanes, m, random + i, to + i);
 }
 
 // Computes `count` elements from element `at` of the shard on. `random` has the bits for a bf16 momentum.
@@ -47,7 +47,7 @@ HWY_INLINE void DirectionRun(const MuonDirection& op, int64_t at, int64_t count,
   ForVectors(count, [&](int64_t i, auto lanes) HWY_ATTR {
     const Vector g = hn::Mul(lanes.Load(gradient + i), factor), before = lanes.Load(momentum + i);
     const Vector m = hn::MulAdd(rest, hn::Sub(g, before), before);
-    StoreMomentum(lanes, m, random + i, momentum + i);
+    StoreMomentum(lanes, m, random, i, momentum);
     lanes.Store(nesterov ? hn::MulAdd(rest, hn::Sub(g, m), m) : m, direction + i);
   });
 }

@@ -1,5 +1,6 @@
 // The largest magnitude of a matrix, the conversion of a shard to fp8, and the transposition of a matrix of fp8. All
-// read x once and are bound by memory. quantize_float8.cu converts whole matrices.
+// read x once and are bound by memory, but for sources that rotate, which read each number twice. quantize_float8.cu
+// converts whole matrices.
 //
 // AbsMax has two steps, for each source of its matrix (float8_source.h). Each block of the first step finds the largest
 // of kMaximumPacks packs and writes it to scratch, the single block of the second step finds the largest of these. It

@@ -359,8 +359,11 @@ absl::Status WithFloat8Source(const Tensor& x, const Float8Source& source, Scrat
       case Kind::kGelu: return run(GeluSource<T>{rows, source.gelu});
       case Kind::kGeluGradient: return run(GeluGradientSource<T>{rows, d_y, x.dim(1), source.gelu});
       case Kind::kGate: return run(GateSource<T>{Whole<T>(x, "x"), x.dim(1) / 2, source.gate});
-      default: return run(GateGradientSource<T>{Whole<T>(x, "x"), d_y, x.dim(1) / 2, source.gate});
+      case Kind::kGateGradient: return run(GateGradientSource<T>{Whole<T>(x, "x"), d_y, x.dim(1) / 2, source.gate});
+      case Kind::kMatrix:
+      case Kind::kRope: break;  // See above.
     }
+    return absl::InternalError("no source of fp8 matrices");
   });
 }
 

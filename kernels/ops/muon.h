@@ -18,7 +18,7 @@ namespace shale {
 // the direction is 0.
 //
 // A momentum in bf16 is rounded stochastically, by the bits of a RoundingStream (kernels/counter_random.h) of `seed`,
-// `number`, `group` and StateStream(0). The direction is computed of the momentum before it is rounded. `number` is
+// `number`, `group` and StateStream(0). The direction is computed from the momentum before it is rounded. `number` is
 // given if and only if the momentum is bf16, and shard_begin is then a multiple of kRandomBlock.
 struct MuonDirection {
   static constexpr absl::string_view kName = "MuonDirection";
