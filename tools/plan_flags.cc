@@ -20,7 +20,7 @@ void AddJobFlags(CommandLine& line, PlanFlags& flags) {
                    "NAME is one of ",
                    absl::StrJoin(ProfileNames(), ", "),
                    ", or a file that calibrate wrote. Without --machine, predicts the seconds on this machine, "
-                   "if calibrate has measured it or one of these has its GPUs."),
+                   "if calibrate has measured it, or if it has the GPUs of one of these machines."),
       &flags.machine);
   line.Integer("hosts",
                "With --machine: plans for this many hosts, with a rank on each device; 0: for the ranks of the job.", 0,
@@ -68,7 +68,8 @@ void AddSearchFlags(CommandLine& line, PlanFlags& flags) {
       "search", "FIELDS",
       absl::StrCat("Also finds the settings that fit the budget with which a step takes the fewest predicted seconds, "
                    "and slower ones that need less memory. They change nothing that is trained, but how sums are "
-                   "rounded. FIELDS names the fields that may change, with commas between them: some of ",
+                   "rounded. A last table lists settings that would change it; none is taken. FIELDS names the fields "
+                   "that may change, with commas between them: some of ",
                    absl::StrJoin(SearchFields(), ", "), ". Without FIELDS, all of these may change."),
       std::string(kAllFields), &flags.search);
   line.Text(

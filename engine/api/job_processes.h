@@ -32,7 +32,7 @@ namespace shale {
 class JoinedProcesses;
 class RunInFolder;
 
-// What the launcher of this process says of it. Alone, it is process 0 of 1, and no launcher has a name.
+// What the launcher of this process says of it. Alone, it is process 0 of 1, and `launcher` is empty.
 struct LaunchedProcess {
   std::string launcher;  // For messages: "torchrun", "Open MPI".
   int process = 0;       // From 0 to processes - 1.
@@ -151,7 +151,8 @@ class JobRun {
   // Prints what the run begins with: the measured peak, the checkpoint or what the files of the model ask for, and
   // warnings about saves, for a process that has `grace_seconds` after a signal. Call it in process 0.
   void PrintBeginning(int64_t grace_seconds) const;
-  // Writes the records of the run, trains to the end, collects the traces of all processes, and prints their tables.
+  // Writes the records of the run, trains to the end, collects the traces of all processes, and prints the
+  // table of rank 0.
   absl::Status Run();
 
  private:

@@ -56,7 +56,7 @@ class TrainerState {
   absl::Status ReadGradient(absl::string_view name, int64_t begin, absl::Span<float> values) const;
 
   // The states that the optimizer keeps for each parameter, by the names that optimizer_states() returns: "m" and "v"
-  // of AdamW. A parameter of a group (optimizer.groups) has those of its group's rule. A state has as many elements as
+  // of AdamW. A parameter has those of the rule that updates it. A state has as many elements as
   // its parameter, with two exceptions: "row_moments" and "column_moments" of ADAFACTOR have one for each row and each
   // column of a matrix, and the scales of 8-bit moments have one for each block. Return NotFound for a state that the
   // parameter does not have, and FailedPrecondition for states in 8 bits, whose elements share scales, and for a frozen

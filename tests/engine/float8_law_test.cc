@@ -278,7 +278,8 @@ TEST(Float8Laws, NothingIsQuantizedInVain) {
   }
 }
 
-// Returns a model of Falcon's family, in which all is computed where it is quantized.
+// Returns a model of Falcon's family, whose layer norms, GELU and gradients of RoPE are computed where they are
+// quantized.
 DecoderConfig FalconLike(DecoderConfig model) {
   model.norm = NormKind::kLayerNorm;
   model.activation = Activation::kGeluErf;

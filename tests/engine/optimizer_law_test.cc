@@ -120,8 +120,9 @@ TEST(OptimizerLaws, SplitAndFloatMastersTrainAlike) {
 
 // Summing gradients in another order changes them by rounding. SGD's update is linear in the gradient, so its weights
 // differ by no more than that. The other optimizers are compared by their losses, because rounding may turn a sign of
-// Lion, an almost vanishing gradient of AdamW, or an 8-bit code. Each moves a weight, one of hundreds in a sum, by a
-// learning rate of 1e-2 at most.
+// Lion, an almost vanishing gradient of AdamW, an 8-bit code, or a direction that Muon makes of a small singular value.
+// Each moves a weight, one of hundreds in a sum, by a learning rate of 1e-2 at most, and Muon by about
+// sqrt(rows / columns) times that.
 TEST(OptimizerLaws, RanksAgreeWithOne) {
   const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 23);
   for (const Named& named : AllOptimizers()) {

@@ -230,9 +230,7 @@ std::vector<SourceOperands> KindsOfSources(const SourceOperands& s) {
 }
 
 // Returns whether a source is of backward, which may have either format.
-bool IsGradient(const SourceOperands& s) {
-  return s.kind == SourceKind::kRope || s.kind == SourceKind::kGeluGradient || s.kind == SourceKind::kGateGradient;
-}
+bool IsGradient(const SourceOperands& s) { return !Float8Source{.kind = s.kind}.is_of_forward(); }
 
 // Within a pack, with rows that are no whole packs, whose halves are not, with full tiles and with some that are not.
 constexpr std::pair<int64_t, int64_t> kSourceShapes[] = {{1, 2},    {3, 130},   {67, 16},   {129, 134}, {16, 1000},

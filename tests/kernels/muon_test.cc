@@ -40,7 +40,8 @@ std::vector<OpCase> MuonCases() {
           MuonDirection op = DirectionOf(c.memory, from, to, n, /*skips=*/false);
           op.nesterov = nesterov;
           c.op = op;
-          // The gradient, the difference, its part and the sum are rounded, each time the direction is further.
+          // Of the momentum the scaled gradient, the difference and the sum are rounded. The direction adds another
+          // difference and sum.
           c.tolerances["momentum"] = {.absolute = 3 * kUnit32};
           c.tolerances["direction"] = {.absolute = 5 * kUnit32};
           cases.push_back(std::move(c));
@@ -88,7 +89,7 @@ TEST(MuonOps, DivideHugeMatricesAndZeros) {
                             .squares_1 = m.Values(DType::kFloat64, {1}, {16 * value * value}),
                             .out_N = m.Output(DType::kFloat32, {16})};
       std::vector<std::byte> image = RunOnBackend(backend.name, m, op);
-      // The reciprocal of 1.2e39 is a subnormal fp32 number of 19 bits.
+      // The reciprocal of 1.2e39 is a subnormal fp32 number of 20 bits.
       EXPECT_NEAR(m.Bind(op.out_N, image.data()).as<const float>()[15], value == 0 ? 0 : 0.25, 0.25 * 0x1p-18);
     }
   }

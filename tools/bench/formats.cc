@@ -159,8 +159,7 @@ int BenchFormats(int argc, char** argv) {
   CommandLine line("formats",
                    "Times the matmuls of some jobs on a GPU with operands in bf16 and in 8-bit formats, with and "
                    "without fast accumulation and with blockwise scales, side by side while the GPU is hot. Before "
-                   "that, compares the GPU's "
-                   "conversion of every bf16 value to both 8-bit formats with the exact one.");
+                   "that, compares the GPU's conversion of every bf16 value to both 8-bit formats with the exact one.");
   line.List("job", "FILE", "A job spec, whose data need not exist.", &flags.jobs).Required();
   line.List("set", "PATH=VALUE", "Sets a field of every job.", &flags.overrides);
   line.Integer("gpu", "Which GPU, as CUDA counts the visible ones.", 0, 1023, &flags.gpu);

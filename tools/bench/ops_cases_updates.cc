@@ -99,9 +99,9 @@ void AddMuon(OpCaseMaker& m, std::vector<OpCase>& cases) {
   cases.push_back(m.Finish(MatrixPolynomial{.x_MM = m.Act({side, side}),
                                             .y_MM = m.Act({side, side}),
                                             .out_MM = m.Act({side, side}),
-                                            .a = 3.4445f,
-                                            .b = -4.775f,
-                                            .c = 2.0315f},
+                                            .a = MuonRule::kCoefficients[0],
+                                            .b = MuonRule::kCoefficients[1],
+                                            .c = MuonRule::kCoefficients[2]},
                            "", shape));
 }
 

@@ -10,7 +10,7 @@ FLAT = "^(sum|sumsquares|accumulate|copy|adamw|adamw8bit|sgd|lion)( |$)"
 FLOAT8 = "^(matmul|absmax|quantizefloat8)( |$)"
 # Those whose kernels have another plan since the first runs on a GPU, and which an earlier commit's bench has, too.
 ROWS = "^(rmsnorm|crossentropy)"
-# All whose kernels changed since then in any way.
+# All whose kernels changed since then in any way, but for attention, which has pairs of its own.
 CHANGED = "^(rmsnorm|layernorm|crossentropy|embedding|swiglu|gelu|rope|biasbackward|add |sumsquares)"
 
 

@@ -206,7 +206,7 @@ def _large(kit):
 
 
 def _h100(kit):
-    """What fits 80 GB. FSDP2 with fp32 masters of 7B does not: they take 16 bytes for each parameter, 113 GiB."""
+    """What fits 80 GB. FSDP2 of 7B does not: with fp32 masters it takes 16 bytes for each parameter, 113 GiB."""
     fits = {f"{shape}_{sequence}": IN_80_GB.get(shape, {}).get(sequence, {}) for shape in SHAPES[:4]
             for sequence in (1024, 4096)}
     as_peer = lambda preset: train(preset, "80_gb", fits[preset], steps=FEWEST_STEPS)

@@ -11,10 +11,10 @@ _PROGRAM = os.path.join("tools", "parity", "torch_fsdp2.py")
 
 def torch(kit, preset, micro_batch, sequences, seconds, steps=(training.WARMUP, training.STEPS), checkpoint="none",
           gathered="step"):
-    """Returns an item that measures FSDP2 with settings that are known to be good: parameters gathered for the whole
-    step, compiled blocks, PyTorch's choice of attention. A step has as many sequences as `sequences` says. `steps` has
-    the number of those that warm up, and of those that count. What memory does not allow says `checkpoint` and
-    `gathered`, as the program's flags."""
+    """Returns an item that measures FSDP2 with settings that are known to be good: compiled blocks, PyTorch's choice
+    of attention. A step has as many sequences as `sequences` says. `steps` has the number of those that warm up, and of
+    those that count. By default parameters stay gathered for the whole step and nothing is computed again; `checkpoint`
+    and `gathered` are the program's flags, for models that need less memory."""
     flags = [f"--micro_batch={micro_batch}", f"--checkpoint={checkpoint}", f"--gathered={gathered}",
              f"--tokens_per_step={sequences * plans.sequence_length(kit, preset)}"]
     name = f"torch/{preset}/{micro_batch}" + ("" if checkpoint == "none" else f"/{checkpoint}")

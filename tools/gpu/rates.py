@@ -17,7 +17,7 @@ FLOPS, BYTES = "FLOP/s", "bytes/s"
 
 def of(kept, names, card):
     """Returns all rates among the passed items `names` of a Store, as rows of rates.json. Those of an earlier commit's
-    programs are none of this engine."""
+    programs are left out."""
     found = []
     for name in names:
         item = kept.item(name)

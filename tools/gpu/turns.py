@@ -20,7 +20,7 @@ class Side:
 
 def in_turns(kit, preset, label, sides, settings=(), turns=1, steps=(1, 3)):
     """Returns an item that trains the preset as each side, `turns` times in turns, each time in a process of its own.
-    The second of two turns begins with the second side, so that a GPU that grows hotter slows both alike. `steps` has
+    A second turn begins with the second side, so that a GPU that grows hotter slows both alike. `steps` has
     the number of those that warm up, and of those that count, of each process."""
     skip = next((kit.lacks(side.program) for side in sides if kit.lacks(side.program)), "")
     return Item(f"turns/{preset}/{label}", _work(preset, sides, dict(settings), turns, steps), 0, skip=skip,

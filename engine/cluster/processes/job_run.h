@@ -38,7 +38,7 @@ class RunInFolder {
   absl::Status Decide(const ResumeOptions& resume);
   // Takes over what process 0 decided.
   absl::Status TakeDecision(const std::string& text);
-  // Finds the profile of this machine, if it was measured, by which process 0 predicts its steps.
+  // Finds a profile of this machine or of its class, by which process 0 predicts its steps.
   void FindMachine();
   // Writes the records of the run, in process 0.
   absl::Status BeginFolder();

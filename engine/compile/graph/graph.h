@@ -108,8 +108,9 @@ struct UnitGraph {
 //
 // [Note: groups of the optimizer] GraphOptions::optimizer_groups divides the parameters that train by their names, and
 // Finish divides flat groups in the same way. So a flat group has one update rule, with one learning rate, weight decay
-// and set of states, and what the step compiler emits for a flat group need not look at its parameters. A rule of
-// matrices, such as Muon, leaves other parameters to another rule: GraphOptions::divided_groups names its groups.
+// and set of states, and what the step compiler emits for a flat group need not look at its parameters, unless its
+// optimizer is composed. A rule of matrices, such as Muon, leaves other parameters to another rule:
+// GraphOptions::divided_groups names its groups.
 
 // [Note: fp8 matmuls] With GraphOptions::float8_matmuls, a linear layer of a block (Linear) multiplies matrices in fp8.
 // Each has one scale, which is computed from its largest magnitude whenever the matrix is quantized

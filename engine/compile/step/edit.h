@@ -45,8 +45,8 @@ class ProgramEdit {
   void MoveAfter(InstructionId at, InstructionId id) { InsertAfter(at, Take(id)); }
   void MoveAhead(InstructionId at, InstructionId id) { InsertAhead(at, id, Take(id)); }
   void MoveAfterLoop(InstructionId at, InstructionId id) { InsertAfterLoop(at, Take(id)); }
-  // Lets a buffer keep its number, although the instruction that is the first to use it has moved: one that has been
-  // added before others that are used earlier.
+  // Lets a buffer keep its number, whichever instruction is the first to use it after the moves. For one that the
+  // compiler added early.
   void KeepNumber(BufferId buffer) { placed_[buffer] = false; }
 
   // Returns the loop of an instruction, as an index into StepProgram::loops before Apply.

@@ -66,7 +66,7 @@ class NewtonSchulz {
   }
   template <class Kind>
   void Compute(Kind op) const {
-    writer_.Emit({.stream = StreamId::kCompute, .phase = Phase::kUpdate, .once_a_step = true}, Op(std::move(op)));
+    writer_.Emit({.stream = StreamId::kCompute, .phase = Phase::kUpdate}, Op(std::move(op)));
   }
 
   const MuonRule& rule_;
@@ -79,7 +79,7 @@ class NewtonSchulz {
 
 void EmitOrthogonalDirection(const MuonRule& rule, const GroupState& g, const Tensor& momentum, Update& update,
                              ProgramWriter& writer) {
-  const EmitContext compute = {.stream = StreamId::kCompute, .phase = Phase::kUpdate, .once_a_step = true};
+  const EmitContext compute = {.stream = StreamId::kCompute, .phase = Phase::kUpdate};
   const DType dtype = g.own_weight.dtype == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
   const Tensor full = writer.AddTensor("muon.direction", BufferCategory::kWorkspace,
                                        Tensor::Contiguous(dtype, {g.placement.elements(Part::kFull)}));
@@ -99,7 +99,7 @@ void EmitOrthogonalDirection(const MuonRule& rule, const GroupState& g, const Te
                                         .seed = update.seed,
                                         .group = update.group}));
   if (g.placement.placement().state == Part::kShard) {
-    writer.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate, .once_a_step = true},
+    writer.Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
                 Collective{.kind = CollectiveKind::kAllGather, .local = own, .full = full});
   }
   const NewtonSchulz iterations(rule, g.layout(), dtype, writer);

@@ -221,7 +221,7 @@ inline std::vector<Pass> ListPasses(const StepOptions& options, const JobState& 
   const bool updates = HasUpdates(program), prepares_once = updates && options.prepares_weights_once;
   const bool layered = options.accumulation == Accumulation::kLayered;
   return {
-      // First, because all others look for updates where they run.
+      // First, because UpdateOnHost and OffloadState look for updates where they run.
       {"UpdateInBackward", updates && options.update == UpdateTime::kInBackward,
        [&] { UpdateInBackward(program, options.accumulation, options.mesh.ranks()); }},
       // Before those that follow, which move and copy what it gathers.

@@ -74,7 +74,7 @@ double DocumentAttentionFlops(const Job& job, const ModelGraph& graph, int64_t l
 // An optimizer that updates at least one parameter: StepOptions::OptimizerOf(group), Of(!others).
 struct OptimizerInUse {
   int group = -1;
-  bool others = false;  // Whether it is Optimizer::others, or has none.
+  bool others = false;  // Whether it updates what are no matrices of blocks.
   const Optimizer& In(const StepOptions& options) const { return options.OptimizerOf(group).Of(!others); }
   auto operator<=>(const OptimizerInUse&) const = default;
 };

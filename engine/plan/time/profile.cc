@@ -185,8 +185,9 @@ FoundProfile ProfileOfThisMachine(std::string gpu) {
     const bool is_alike = profile.ok() && profile->device() == key.device && profile->processor() == key.processor &&
                           (key.device != "CPU" || profile->threads() == key.threads);
     if (!is_alike) continue;
-    remarks.push_back(absl::StrCat("this machine was not measured (calibrate), so its seconds are those of ",
-                                   profile->name(), ", a profile of machines with ", key.processor));
+    remarks.push_back(absl::StrCat(remarks.empty() ? "this machine was not measured (calibrate), " : "",
+                                   "so its seconds are those of ", profile->name(), ", a profile of machines with ",
+                                   key.processor));
     of_class.profile = found(*std::move(profile));
     break;
   }

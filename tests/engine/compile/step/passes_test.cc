@@ -6,7 +6,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +13,6 @@
 #include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"
-#include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"
 #include "tests/engine/compile/step/pass_fixture.h"
 #include "tests/engine/compile/step/program_listing.h"

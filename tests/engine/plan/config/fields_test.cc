@@ -17,7 +17,6 @@
 #include "engine/api/job.h"
 #include "engine/compile/optimizer/optimizer.h"
 #include "engine/plan/config/job_from_spec.h"
-#include "engine/plan/config/spec_text.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
@@ -27,7 +26,6 @@
 namespace shale {
 namespace {
 
-using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 

@@ -147,8 +147,8 @@ TEST(KernelCounts, BlockwiseFloat8ReadsEachNumberOnce) {
 }
 
 // A matrix that is computed on the way is not read. In place of it AbsMax reads once what the matrix is computed from,
-// and so does QuantizeFloat8, but for a gradient: there each half of a row reads it, one after the other. All threads
-// read the weights and statistics of a norm, which the L1 cache holds. RoPE has a test of its own.
+// and so does QuantizeFloat8, but for the gradient of a gate: there each half of a row reads it, one after the other.
+// All threads read the weights and statistics of a norm, which the L1 cache holds. RoPE has a test of its own.
 TEST(KernelCounts, Float8SourcesReadWhatTheirOpsRead) {
   PrintHead();
   const int64_t rows = CountedRows() / 16 * 16;
@@ -188,7 +188,7 @@ TEST(KernelCounts, Float8SourcesReadWhatTheirOpsRead) {
 
 // To rotate a number back reads the other one of its pair, a cosine and a sine as well. These lie in the L1 cache, or
 // in that of L2: a tile has the other half of its heads, and a table of all positions is far smaller than a matrix.
-TEST(KernelCounts, Float8OfRotatedHeadsReadsTheMatrixOnce) {
+TEST(KernelCounts, Float8OfRotatedHeadsReadsPairsAndTheTable) {
   PrintHead();
   const int64_t rows = CountedRows() / 16 * 16;
   constexpr int64_t kHeads = 16, kHeadWidth = 64, kColumns = 18 * kHeadWidth;  // Of Qwen2.5 0.5B.

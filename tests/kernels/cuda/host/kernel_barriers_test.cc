@@ -134,7 +134,7 @@ TEST(CudaFloat8, NeedsEachOfItsBarriers) {
 }
 
 // A source changes no barrier: what a thread computes of its numbers, it does before the first one.
-TEST(CudaFloat8, NeedsEachOfItsBarriersWithEverySource) {
+TEST(CudaFloat8, NeedsEachOfItsBarriersWithNormsAndGates) {
   constexpr int64_t kRows = 40, kInner = 33;
   using Kind = Float8Source::Kind;
   for (const Kind kind : {Kind::kNorm, Kind::kGate, Kind::kGateGradient}) {
