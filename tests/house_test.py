@@ -99,8 +99,8 @@ _COMPLETING = {
 
 # What the struct of a job, and the parser of jobs besides, include of what compiles programs and reads files.
 _JOB_INCLUDES = {
-    "engine/compile/model/config.h", "engine/compile/optimizer/optimizer.h", "engine/compile/step/options.h",
-    "engine/compile/step/options_enums.h", "engine/files/data/data_enums.h",
+    "engine/compile/model/config.h", "engine/compile/optimizer/optimizer.h", "engine/compile/step/options_enums.h",
+    "engine/files/data/data_enums.h",
 }
 _PARSER_INCLUDES = {"engine/compile/model/adapter.h", "engine/files/checkpoint/safetensors.h",
                     "engine/files/hugging_face/config.h", "engine/files/io/file.h"}

@@ -175,5 +175,5 @@ class Segment(nn.Module):
 def sqrt_segment_blocks(layers):
     """Returns the number of blocks in a segment, at least 2, with which the fewest inputs are held: one of each
     segment, and those between the blocks of one segment. Among equals, returns the nearest to the square root, as
-    SqrtSegmentBlocks does (engine/compile/step/options.h)."""
+    SqrtSegmentBlocks does (engine/compile/step/options_enums.h)."""
     return min(range(2, layers + 1), key=lambda n: (-(-layers // n) + n - 1, abs(n - math.sqrt(layers))))

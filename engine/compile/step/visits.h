@@ -19,7 +19,7 @@ enum class VisitWork {
   kForward,
   kForwardAndBackward,  // The last unit: its backward follows its forward at once.
   kForwardAgain,        // Computes what backward needs and forward did not keep, in a segment
-                        // (engine/compile/step/options.h).
+                        // (engine/compile/step/options_enums.h).
   kBackward,            // Includes the recomputation that the unit's backward needs.
 };
 

@@ -14,7 +14,6 @@
 #include "engine/api/model.h"
 #include "engine/compile/model/config.h"
 #include "engine/compile/optimizer/optimizer.h"
-#include "engine/compile/step/options.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/files/data/data_enums.h"
 #include "kernels/cpu_matmuls.h"
@@ -171,7 +170,7 @@ struct MemoryConfig {
   bool operator==(const MemoryConfig&) const = default;
 };
 
-// How many blocks a segment of activation checkpointing has (engine/compile/step/options.h).
+// How many blocks a segment of activation checkpointing has (engine/compile/step/options_enums.h).
 enum class Segments {
   kGiven,  // As many as the job says, 1 by default.
   kSqrt,   // About the square root of the number of chosen blocks.
@@ -404,8 +403,8 @@ inline bool UsesGraphs(const Job& job, Accumulation accumulation) {
 // Does the same for a job whose accumulation is decided.
 inline bool UsesGraphs(const Job& job) { return UsesGraphs(job, job.sharding.accumulation); }
 
-// Returns how many consecutive blocks keep one boundary together (engine/compile/step/options.h); 1: each keeps its
-// own.
+// Returns how many consecutive blocks keep one boundary together (engine/compile/step/options_enums.h). 1: each keeps
+// its own.
 inline int64_t SegmentBlocks(const Job& job) {
   const ActivationCheckpointingConfig& config = job.activation_checkpointing;
   if (config.segments == Segments::kGiven) return config.segment_blocks;
