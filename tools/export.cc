@@ -42,10 +42,10 @@ struct Flags {
   int64_t max_file_bytes = HfExportOptions().max_file_bytes;
 };
 
-absl::StatusOr<SafetensorsDType> ParseDType(const std::string& name) {
-  if (name == "F32") return SafetensorsDType::kF32;
-  if (name == "BF16") return SafetensorsDType::kBF16;
-  if (name == "F16") return SafetensorsDType::kF16;
+absl::StatusOr<DType> ParseDType(const std::string& name) {
+  if (name == "F32") return DType::kFloat32;
+  if (name == "BF16") return DType::kBFloat16;
+  if (name == "F16") return DType::kFloat16;
   return absl::InvalidArgumentError(absl::StrCat("--dtype: found \"", name, "\"; allowed: F32, BF16, F16"));
 }
 
@@ -53,7 +53,7 @@ absl::StatusOr<Job> JobOf(const CheckpointReader& checkpoint) {
   return ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder()));
 }
 
-absl::Status ExportPlain(const CheckpointReader& checkpoint, const Flags& flags, SafetensorsDType dtype) {
+absl::Status ExportPlain(const CheckpointReader& checkpoint, const Flags& flags, DType dtype) {
   OpenedBase base;
   // Only a checkpoint with a base needs its job to be read.
   if (checkpoint.manifest().base || !flags.base.empty()) {

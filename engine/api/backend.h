@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/plan/config/job.h"
+#include "engine/api/job.h"
 #include "engine/run/runtime/backend.h"
 
 namespace shale {

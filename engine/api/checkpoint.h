@@ -14,13 +14,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/files/checkpoint/manifest.h"
-#include "engine/files/checkpoint/safetensors.h"
-#include "engine/files/checkpoint/shard_header.h"
 
 namespace shale {
 
 class InputFile;         // engine/files/io/file.h
 class StoredBaseValues;  // engine/files/checkpoint/base_values.h
+struct ElementRange;     // kernels/element_range.h
+struct ShardHeader;      // engine/files/checkpoint/shard_header.h, as is ShardPiece.
+struct ShardPiece;
 
 // Reads the manifest of the checkpoint in `folder`. Errors name the file: NotFound if the folder or its MANIFEST is
 // missing, InvalidArgument if the MANIFEST is not a regular file, otherwise those of ParseManifest.
@@ -41,7 +42,7 @@ class CheckpointReader {
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  const std::vector<ShardHeader>& shards() const { return shards_; }  // In rank order.
+  const std::vector<ShardHeader>& shards() const { return *shards_; }  // In rank order.
   // Returns the size of all shard files together.
   int64_t size_bytes() const;
   // Returns the index into manifest().parameters, or -1 if there is no such parameter.
@@ -76,7 +77,7 @@ class CheckpointReader {
 
   std::string folder_;
   Manifest manifest_;
-  std::vector<ShardHeader> shards_;
+  std::shared_ptr<const std::vector<ShardHeader>> shards_;
   absl::flat_hash_map<std::string, int> parameter_index_;
 };
 
@@ -102,11 +103,7 @@ class CheckpointValues {
   }
 
  private:
-  struct StoredRange {
-    ElementRange range;
-    int64_t rank = 0;
-    int64_t offset_bytes = 0;
-  };
+  struct StoredRange;  // A range of elements, and its place in a file.
   struct Chunk {
     int64_t rank = -1;
     int64_t index = -1;
@@ -158,11 +155,11 @@ absl::StatusOr<WhichCheckpoint> ParseWhichCheckpoint(absl::string_view text);
 absl::StatusOr<NewestCheckpoint> UseCheckpoint(WhichCheckpoint which, const std::string& folder,
                                                absl::FunctionRef<absl::Status(const CheckpointReader&)> use);
 
-// Writes every parameter of a checkpoint, of any model, to a safetensors file at `path`: under the engine's name, as
-// F32, or rounded to nearest even as BF16 or F16. Takes the master weights if the checkpoint has any. The file appears
-// complete or not at all. Streams: memory does not grow with the model. Returns InvalidArgument for another dtype,
-// DataLoss for a damaged checkpoint, and the errors of SafetensorsWriter. `base` is as for CheckpointValues.
-absl::Status ExportParameters(const CheckpointReader& checkpoint, SafetensorsDType dtype, const std::string& path,
+// Writes every parameter of a checkpoint, of any model, to a safetensors file at `path`: under the engine's name, in
+// fp32, or rounded to nearest even to bf16 or fp16. Takes the master weights if the checkpoint has any. The file
+// appears complete or not at all. Streams: memory does not grow with the model. Returns InvalidArgument for another
+// dtype, DataLoss for a damaged checkpoint, and the errors of SafetensorsWriter. `base` is as for CheckpointValues.
+absl::Status ExportParameters(const CheckpointReader& checkpoint, DType dtype, const std::string& path,
                               ReadBase base = nullptr);
 
 }  // namespace shale

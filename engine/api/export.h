@@ -11,14 +11,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/api/checkpoint.h"
-#include "engine/compile/model/config.h"
-#include "engine/files/checkpoint/safetensors.h"
+#include "engine/api/model.h"
 
 namespace shale {
 
 // How ExportHf writes a model.
 struct HfExportOptions {
-  SafetensorsDType dtype = SafetensorsDType::kF32;  // F32, F16 or BF16. Values are rounded to nearest even.
+  DType dtype = DType::kFloat32;  // Or kFloat16 or kBFloat16. Values are rounded to nearest even.
   // The most bytes of data in one file of weights. A tensor that has more gets a file of its own.
   int64_t max_file_bytes = 5'000'000'000;
   // The folder that the model came from, or empty. The new config.json is based on its config.json (HfConfigOptions); a
@@ -54,7 +53,7 @@ absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& option
 // adapter_config.json, or empty. Calls `reader` and makes the folder as ExportHf does. Returns FailedPrecondition if
 // `folder` is neither absent nor empty, and InvalidArgument if no Hugging Face family can express the decoder.
 // REQUIRES: config.adapter is given.
-absl::Status ExportHfAdapter(const DecoderConfig& config, SafetensorsDType dtype, const std::string& base,
+absl::Status ExportHfAdapter(const DecoderConfig& config, DType dtype, const std::string& base,
                              const HfParameterReader& reader, const std::string& folder);
 
 // The flag with which a user of a tool names the folder of the base.

@@ -19,9 +19,9 @@
 #include "absl/types/span.h"
 #include "engine/api/backend.h"
 #include "engine/api/checkpoint.h"
+#include "engine/api/job.h"
 #include "engine/api/plan.h"
 #include "engine/api/sampler.h"
-#include "engine/plan/config/job.h"
 
 namespace shale {
 

@@ -20,12 +20,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/plan.h"
 #include "engine/api/text_progress.h"
 #include "engine/api/trainer.h"
 #include "engine/api/trainer_options.h"
-#include "engine/plan/config/job.h"
-#include "engine/plan/planner/variant.h"
-#include "engine/run/runtime/backend.h"
 
 namespace shale {
 

@@ -16,8 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/api/graph_builder.h"
-#include "kernels/ops/activation.h"  // GeluKind.
-#include "kernels/ops/rope.h"        // RopeScaling.
+#include "kernels/ops/rope.h"  // RopeScaling.
 #include "kernels/tensor.h"
 
 namespace shale {
@@ -67,8 +66,6 @@ Tensor Norm(GraphBuilder& b, const Tensor& x_TC, const NormParameters& norm, abs
 std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x_TC, const Tensor& residual_TC,
                                   const NormParameters& norm, absl::string_view sum_name, absl::string_view name);
 // RMSNorm of each head: reads the view x [T, heads, D] and writes the view y of another activation.
-void HeadNorm(GraphBuilder& b, const Tensor& x_THD, ParameterId weight_D, double epsilon, const Tensor& y_THD,
-              absl::string_view name);
 void HeadNorm(GraphBuilder& b, const Tensor& x_THD, const NormParameters& norm, const Tensor& y_THD,
               absl::string_view name);
 
@@ -106,8 +103,9 @@ Tensor BidirectionalAttention(GraphBuilder& b, const Tensor& q_BSHD, const Tenso
 Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F);
 // gelu(gate) * up, with the GELU by tanh: [T, 2F] -> [T, F].
 Tensor GeGlu(GraphBuilder& b, const Tensor& gate_up_T2F);
-// gelu(x): [T, F].
-Tensor Gelu(GraphBuilder& b, const Tensor& x_TF, GeluKind kind);
+// gelu(x): [T, F]. GeluErf is exact, x Phi(x), and GeluTanh approximates it by tanh.
+Tensor GeluErf(GraphBuilder& b, const Tensor& x_TF);
+Tensor GeluTanh(GraphBuilder& b, const Tensor& x_TF);
 
 // a + b. Both are full activations.
 Tensor AddResidual(GraphBuilder& b, const Tensor& a_TC, const Tensor& b_TC, absl::string_view name);

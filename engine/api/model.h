@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -97,5 +98,11 @@ struct CustomModel {
   // Compares everything but the function.
   bool operator==(const CustomModel& other) const;
 };
+
+struct DecoderConfig;  // engine/compile/model/config.h, as is MlpConfig.
+struct MlpConfig;
+
+// A model of any kind: one that a job describes, or one of the program.
+using ModelConfig = std::variant<DecoderConfig, MlpConfig, CustomModel>;
 
 }  // namespace shale

@@ -14,12 +14,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "engine/api/job.h"
-#include "engine/compile/memory/machine.h"
-#include "engine/plan/config/job.h"
 #include "engine/plan/planner/job_plan.h"
 #include "engine/plan/planner/variant.h"
 
 namespace shale {
+
+struct Machine;  // engine/api/backend.h
 
 // A job in which everything is decided, with its plan. ResolveJob and ResolveJobForAnywhere make it of a job as it was
 // written, and only such a job can run. Keep it const, because the plan would not follow a change of the job.
@@ -87,8 +87,8 @@ struct AdmissionMachine {
   int64_t most_ranks = std::numeric_limits<int64_t>::max();  // The ranks that it has room for.
   // The bytes that it has for the arena of one rank, and for what one rank offloads to host memory. The job may set
   // smaller budgets. A larger one does not count.
-  int64_t budget_bytes = kNoBudget;
-  int64_t host_budget_bytes = kNoBudget;
+  int64_t budget_bytes = std::numeric_limits<int64_t>::max();
+  int64_t host_budget_bytes = std::numeric_limits<int64_t>::max();
 };
 
 struct AdmissionOptions {
@@ -113,9 +113,6 @@ struct Admission {
   std::optional<ResolvedJob> resolved;  // With kDoesNotFit: only in the verdict of PlannedThoughRefused.
   std::vector<std::string> remarks;     // What the owner of the job should know besides.
 };
-
-// Returns Admission::text for a job with this plan: "needs 31.2 GiB per rank, budget 40.0 GiB".
-std::string AdmittedText(const JobPlan& plan);
 
 // Return the verdicts on a job with a plan, and on one without. REQUIRES: `status` is InvalidArgument or
 // ResourceExhausted. With InvalidArgument, `errors` are its parts, if it has any. With ResourceExhausted, `refusal` is

@@ -3,9 +3,8 @@
 
 #include <string>
 
+#include "engine/api/job.h"
 #include "engine/api/plan.h"
-#include "engine/plan/config/job.h"
-#include "engine/plan/planner/job_plan.h"
 
 namespace shale {
 

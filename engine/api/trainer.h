@@ -30,10 +30,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/api/events.h"
+#include "engine/api/job.h"
+#include "engine/api/plan.h"
 #include "engine/api/trainer_options.h"
 #include "engine/api/trainer_parts.h"
-#include "engine/plan/config/job.h"
-#include "engine/plan/planner/job_plan.h"
 
 namespace shale {
 

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/backend.h"
+#include "engine/api/checkpoint.h"
 #include "engine/api/data_source.h"
 #include "engine/api/events.h"
+#include "engine/api/model.h"
+#include "engine/api/plan.h"
 #include "engine/api/text_progress.h"
-#include "engine/files/checkpoint/manifest.h"
-#include "engine/plan/config/job.h"
-#include "engine/plan/planner/variant.h"
-#include "engine/run/runtime/backend.h"
 
 namespace shale {
 

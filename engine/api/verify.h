@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/api/data_source.h"
-#include "engine/plan/config/job.h"
+#include "engine/api/job.h"
 
 namespace shale {
 

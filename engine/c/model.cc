@@ -16,7 +16,6 @@
 #include "engine/c/jobs.h"
 #include "engine/compile/graph/graph.h"
 #include "kernels/check.h"
-#include "kernels/ops/activation.h"
 #include "kernels/ops/rope.h"
 
 namespace shale::c {
@@ -223,8 +222,9 @@ int32_t shale_layer_group_norm(shale_builder builder, int32_t x_TC, int64_t grou
 
 void shale_layer_head_norm(shale_builder builder, int32_t x_THD, int32_t weight_D, double epsilon, int32_t y_THD,
                            const char* name) {
-  Do(builder,
-     [&](NumberedBuilder& b) { HeadNorm(b.builder, b.At(x_THD), weight_D, epsilon, b.At(y_THD), Text(name)); });
+  Do(builder, [&](NumberedBuilder& b) {
+    HeadNorm(b.builder, b.At(x_THD), {.weight = weight_D, .epsilon = epsilon}, b.At(y_THD), Text(name));
+  });
 }
 
 int32_t shale_layer_reshape(shale_builder builder, int32_t x, const int64_t* shape, int32_t dimensions) {
@@ -278,7 +278,7 @@ int32_t shale_layer_swiglu(shale_builder builder, int32_t gate_up_T2F) {
 
 int32_t shale_layer_gelu(shale_builder builder, int32_t x_TF, int32_t tanh) {
   return Layer(builder, [&](NumberedBuilder& b) {
-    return Gelu(b.builder, b.At(x_TF), tanh != 0 ? shale::GeluKind::kTanh : shale::GeluKind::kErf);
+    return tanh != 0 ? GeluTanh(b.builder, b.At(x_TF)) : GeluErf(b.builder, b.At(x_TF));
   });
 }
 

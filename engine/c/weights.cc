@@ -77,11 +77,11 @@ absl::Status GiveTokens(absl::Span<const int32_t> tokens, int32_t* buffer, size_
   return absl::OkStatus();
 }
 
-absl::StatusOr<SafetensorsDType> TypeOf(int32_t type) {
+absl::StatusOr<DType> TypeOf(int32_t type) {
   switch (type) {
-    case SHALE_F32: return SafetensorsDType::kF32;
-    case SHALE_BF16: return SafetensorsDType::kBF16;
-    case SHALE_F16: return SafetensorsDType::kF16;
+    case SHALE_F32: return DType::kFloat32;
+    case SHALE_BF16: return DType::kBFloat16;
+    case SHALE_F16: return DType::kFloat16;
     default:
       return absl::InvalidArgumentError(absl::StrCat("type is ", type, "; allowed: SHALE_F32, SHALE_BF16, SHALE_F16"));
   }
@@ -99,7 +99,7 @@ absl::StatusOr<ReadBase> BaseOf(const CheckpointReader& checkpoint, const std::s
   return std::move(base.read);
 }
 
-absl::Status ExportAdapter(const CheckpointReader& checkpoint, SafetensorsDType type, const std::string& out) {
+absl::Status ExportAdapter(const CheckpointReader& checkpoint, DType type, const std::string& out) {
   SHALE_ASSIGN_OR_RETURN(const Job job, JobOf(checkpoint));
   const auto* decoder = std::get_if<DecoderConfig>(&job.model);
   if (decoder == nullptr || !decoder->adapter) {
@@ -222,7 +222,7 @@ shale_code shale_export_parameters_with_base(const char* folder, const char* bas
                                              const char* file, shale_error* error) {
   return Call(error, [&]() -> absl::Status {
     SHALE_RETURN_IF_ERROR(Require(file, "file"));
-    SHALE_ASSIGN_OR_RETURN(const shale::SafetensorsDType dtype, shale::c::TypeOf(type));
+    SHALE_ASSIGN_OR_RETURN(const shale::DType dtype, shale::c::TypeOf(type));
     const std::string base = base_folder == nullptr ? "" : base_folder;
     return shale::c::UseCheckpoint(folder, [&](const shale::CheckpointReader& checkpoint) -> absl::Status {
       SHALE_ASSIGN_OR_RETURN(shale::ReadBase read, shale::c::BaseOf(checkpoint, base));
@@ -234,7 +234,7 @@ shale_code shale_export_parameters_with_base(const char* folder, const char* bas
 shale_code shale_export_adapter(const char* folder, int32_t type, const char* out, shale_error* error) {
   return Call(error, [&]() -> absl::Status {
     SHALE_RETURN_IF_ERROR(Require(out, "out"));
-    SHALE_ASSIGN_OR_RETURN(const shale::SafetensorsDType dtype, shale::c::TypeOf(type));
+    SHALE_ASSIGN_OR_RETURN(const shale::DType dtype, shale::c::TypeOf(type));
     return shale::c::UseCheckpoint(folder, [&](const shale::CheckpointReader& checkpoint) {
       return shale::c::ExportAdapter(checkpoint, dtype, out);
     });

@@ -37,7 +37,7 @@ GroupId AddBelowHead(GraphBuilder& b) {
   b.BeginUnit("first", 0);
   const Tensor hidden = Linear(b, Features(b, kFeatures), Matrix(b, first, "first", kWidth, kFeatures),
                                Vector(b, first, "first", kWidth), "hidden");
-  b.EndUnit(Gelu(b, hidden, GeluKind::kTanh));
+  b.EndUnit(GeluTanh(b, hidden));
   b.BeginUnit("head");
   return head;
 }
@@ -70,7 +70,7 @@ absl::StatusOr<ModelGraph> BuildDenoiser(const GraphOptions& options) {
     b.BeginUnit(name, i);
     b.SetSublayer(Sublayer::kFeedForward);
     const Tensor x = b.UnitInput(), normal = GroupNorm(b, x, 3, norm, "norm");
-    const Tensor inner = Gelu(b, Linear(b, normal, up, std::nullopt, "up"), GeluKind::kTanh);
+    const Tensor inner = GeluTanh(b, Linear(b, normal, up, std::nullopt, "up"));
     b.EndUnit(AddResidual(b, x, Linear(b, inner, down, std::nullopt, "down"), "sum"));
   }
   b.BeginUnit("last");
@@ -93,7 +93,7 @@ absl::StatusOr<ModelGraph> BuildMixed(const GraphOptions& given) {
       .weight = b.AddParameter(first, "norm.weight", {kWidth}, {Initializer::Kind::kOnes}, kWide),
       .bias = b.AddParameter(first, "norm.bias", {kWidth}, kZeros, kWide)};
   const Tensor normal = Norm(b, Cast(b, x, kWide, "wide"), norm, "normal");
-  b.EndUnit(Gelu(b, Cast(b, normal, options.compute_dtype, "narrow"), GeluKind::kTanh));
+  b.EndUnit(GeluTanh(b, Cast(b, normal, options.compute_dtype, "narrow")));
   b.BeginUnit("head");
   const Tensor y = Cast(b, b.UnitInput(), kWide, "wide");
   LinearCrossEntropy(b, y, b.AddParameter(head, "head.weight", {kClasses, kWidth}, kRandom, kWide),

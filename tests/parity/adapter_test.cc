@@ -123,7 +123,7 @@ TEST_P(AdapterParity, WhatGoesOutIsWhatCameInToTheBit) {
   const auto read = [this](absl::string_view parameter, int64_t begin, absl::Span<float> values) {
     return Read(parameter, begin, values);
   };
-  const absl::Status status = ExportHfAdapter(config_, SafetensorsDType::kF32, GetParam().base, read, root);
+  const absl::Status status = ExportHfAdapter(config_, DType::kFloat32, GetParam().base, read, root);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(AllTensors(root) == AllTensors(original_.path()));
   AdapterConfig found = ReadHfAdapterConfig(root).value();

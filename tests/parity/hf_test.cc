@@ -102,7 +102,7 @@ class HfParity : public ::testing::TestWithParam<std::string> {
   }
 
   // Exports the imported weights as `dtype` to `folder`, on top of the folder `base` if it is not empty.
-  absl::Status Export(SafetensorsDType dtype, const std::string& base, const std::string& folder) const {
+  absl::Status Export(DType dtype, const std::string& base, const std::string& folder) const {
     return ExportHf(
         config_, {.dtype = dtype, .max_file_bytes = 5000, .base_folder = base},
         [this](absl::string_view parameter, int64_t begin, absl::Span<float> values) {
@@ -157,9 +157,9 @@ TEST_P(HfParity, WhatGoesOutIsWhatCameInToTheBit) {
   const std::map<std::string, std::string> wanted = AllTensors(original_.path());
   ASSERT_FALSE(wanted.empty());
   const std::string& first = wanted.begin()->second;
-  const SafetensorsDType dtype = absl::StartsWith(first, "BF16")  ? SafetensorsDType::kBF16
-                                 : absl::StartsWith(first, "F16") ? SafetensorsDType::kF16
-                                                                  : SafetensorsDType::kF32;
+  const DType dtype = absl::StartsWith(first, "BF16")  ? DType::kBFloat16
+                      : absl::StartsWith(first, "F16") ? DType::kFloat16
+                                                       : DType::kFloat32;
   const TempFolder temporary;
   const char* kept = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
   const std::string root = kept != nullptr ? kept : temporary.path();

@@ -129,7 +129,7 @@ inline absl::StatusOr<ModelGraph> Build(const DiffusionMlpSettings& s, const Gra
     const Tensor x = b.UnitInput();
     const Tensor up = block.Dense(block.Normalized(x, s.groups), s.hidden, "up");
     const Tensor level = block.Dense(Features(b, NoisyPoints::kFeatures), s.hidden, "level");  // Every block knows it.
-    const Tensor inner = Gelu(b, AddResidual(b, up, level, "sum"), GeluKind::kTanh);
+    const Tensor inner = GeluTanh(b, AddResidual(b, up, level, "sum"));
     b.EndUnit(AddResidual(b, x, block.Dense(inner, s.width, "down"), "out"));
   }
 

@@ -114,7 +114,7 @@ inline absl::StatusOr<ModelGraph> Build(const MaskedEncoderSettings& s, const Gr
     const Tensor output = Linear(b, attention, p.output, std::nullopt, "output");
     b.SetSublayer(Sublayer::kFeedForward);
     const auto [middle, normed] = AddNorm(b, output, x, p.ffn_norm, "residual", "ffn_norm");
-    const Tensor inner = Gelu(b, Linear(b, normed, p.up, std::nullopt, "up"), GeluKind::kErf);
+    const Tensor inner = GeluErf(b, Linear(b, normed, p.up, std::nullopt, "up"));
     b.EndUnit(AddResidual(b, middle, Linear(b, inner, p.down, std::nullopt, "down"), "out"));
   }
 

@@ -87,7 +87,7 @@ inline absl::StatusOr<ModelGraph> Build(const TableClassifierSettings& s, const 
     b.SetSublayer(Sublayer::kFeedForward);  // What the preset FFN recomputes.
     const Tensor normed = Norm(b, x, LayerNorm(b, group, name + ".norm", C), "norm");
     const Tensor up = Dense(b, group, name + ".up", normed, C, s.hidden, "up");
-    const Tensor down = Dense(b, group, name + ".down", Gelu(b, up, GeluKind::kErf), s.hidden, C, "down");
+    const Tensor down = Dense(b, group, name + ".down", GeluErf(b, up), s.hidden, C, "down");
     b.EndUnit(AddResidual(b, x, down, "out"));
   }
 

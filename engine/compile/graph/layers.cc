@@ -280,12 +280,6 @@ Tensor Gated(GraphBuilder& b, const Tensor& gate_up_T2F, GateKind gate, absl::st
   return y;
 }
 
-}  // namespace
-
-Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F) { return Gated(b, gate_up_T2F, GateKind::kSilu, "SwiGlu"); }
-
-Tensor GeGlu(GraphBuilder& b, const Tensor& gate_up_T2F) { return Gated(b, gate_up_T2F, GateKind::kGeluTanh, "GeGlu"); }
-
 Tensor Gelu(GraphBuilder& b, const Tensor& x_TF, GeluKind kind) {
   const Tensor x = b.Operand(x_TF, 2, "Gelu");
   const Tensor y = b.NewActivation("ffn.act", x.dtype, {x.dim(0), x.dim(1)}, /*cheap=*/true);
@@ -301,6 +295,16 @@ Tensor Gelu(GraphBuilder& b, const Tensor& x_TF, GeluKind kind) {
   });
   return y;
 }
+
+}  // namespace
+
+Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F) { return Gated(b, gate_up_T2F, GateKind::kSilu, "SwiGlu"); }
+
+Tensor GeGlu(GraphBuilder& b, const Tensor& gate_up_T2F) { return Gated(b, gate_up_T2F, GateKind::kGeluTanh, "GeGlu"); }
+
+Tensor GeluErf(GraphBuilder& b, const Tensor& x_TF) { return Gelu(b, x_TF, GeluKind::kErf); }
+
+Tensor GeluTanh(GraphBuilder& b, const Tensor& x_TF) { return Gelu(b, x_TF, GeluKind::kTanh); }
 
 Tensor Reshape(GraphBuilder& b, const Tensor& x, std::initializer_list<int64_t> shape) {
   int64_t elements = 1;

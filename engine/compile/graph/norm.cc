@@ -105,11 +105,6 @@ std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x_TC, const Ten
   return {sum, y};
 }
 
-void HeadNorm(GraphBuilder& b, const Tensor& x_THD, ParameterId weight_D, double epsilon, const Tensor& y_THD,
-              absl::string_view name) {
-  HeadNorm(b, x_THD, {.weight = weight_D, .epsilon = epsilon}, y_THD, name);
-}
-
 void HeadNorm(GraphBuilder& b, const Tensor& x_THD, const NormParameters& norm, const Tensor& y_THD,
               absl::string_view name) {
   EmitNorm(b, b.Operand(x_THD, 3, "HeadNorm"), Tensor(), Tensor(), b.Operand(y_THD, 3, "HeadNorm"), norm, name);

@@ -163,9 +163,8 @@ struct MlpConfig {
   bool operator==(const MlpConfig&) const = default;
 };
 
-// A model of any kind. Every kind has the fields vocabulary and layers. It also has the facts that the functions below
-// ask for; a file of its own defines them (decoder.cc, mlp.cc, custom.cc).
-using ModelConfig = std::variant<DecoderConfig, MlpConfig, CustomModel>;
+// Every kind of ModelConfig (engine/api/model.h) has the fields vocabulary and layers. It also has the facts that the
+// functions below ask for; a file of its own defines them (decoder.cc, mlp.cc, custom.cc).
 
 // Returns the name of the kind, which is its field in the job spec (message ModelSpec).
 inline absl::string_view KindName(const ModelConfig& model) {

@@ -12,7 +12,6 @@
 #include "engine/compile/model/config.h"
 #include "engine/compile/model/model.h"
 #include "engine/strings/printing.h"
-#include "kernels/ops/activation.h"
 #include "kernels/ops/rope.h"
 
 namespace shale {
@@ -166,10 +165,10 @@ Tensor Activate(GraphBuilder& b, const Tensor& up, Activation activation) {
   switch (activation) {
     case Activation::kSwiGlu: return SwiGlu(b, up);
     case Activation::kGeGlu: return GeGlu(b, up);
-    case Activation::kGeluTanh: return Gelu(b, up, GeluKind::kTanh);
+    case Activation::kGeluTanh: return GeluTanh(b, up);
     case Activation::kGeluErf: break;
   }
-  return Gelu(b, up, GeluKind::kErf);
+  return GeluErf(b, up);
 }
 
 Tensor FeedForwardSublayer(GraphBuilder& b, const BlockConfig& block, const BlockParameters& p, const Tensor& x) {

@@ -7,7 +7,6 @@
 #include "engine/compile/model/config.h"
 #include "engine/compile/model/model.h"
 #include "engine/strings/printing.h"
-#include "kernels/ops/activation.h"
 
 namespace shale {
 
@@ -51,7 +50,7 @@ absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& c, GraphOptions options) {
     b.SetSublayer(Sublayer::kFeedForward);
     // One row holds the concatenated embeddings of a sequence.
     const Tensor x = b.UnitInput().Reshape({B, width});
-    b.EndUnit(Gelu(b, Linear(b, x, weight, bias, "ffn.up"), GeluKind::kTanh));
+    b.EndUnit(GeluTanh(b, Linear(b, x, weight, bias, "ffn.up")));
     width = c.hidden;
   }
 

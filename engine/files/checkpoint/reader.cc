@@ -27,6 +27,12 @@ constexpr int kCachedChunks = 4;
 
 }  // namespace
 
+struct CheckpointValues::StoredRange {
+  ElementRange range;
+  int64_t rank = 0;
+  int64_t offset_bytes = 0;
+};
+
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   const std::string path = JoinPath(folder, kManifestName);
   SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenSavedFile(path));
@@ -72,6 +78,7 @@ absl::Status CheckpointReader::OpenFiles() {
           absl::StrCat(JoinPath(folder_, name), " is not in the manifest: it does not belong there"));
     }
   }
+  auto shards = std::make_shared<std::vector<ShardHeader>>();
   std::string head;
   for (int64_t rank = 0; rank < manifest_.ranks; ++rank) {
     SHALE_ASSIGN_OR_RETURN(const InputFile file, OpenShard(rank));
@@ -95,15 +102,16 @@ absl::Status CheckpointReader::OpenFiles() {
                                                        ", which the manifest does not have"));
       }
     }
-    shards_.push_back(*std::move(header));
+    shards->push_back(*std::move(header));
   }
+  shards_ = std::move(shards);
   return absl::OkStatus();
 }
 
 absl::Status CheckpointReader::CheckCoverage() const {
   const std::vector<PartSpec> parts = manifest_.parts();
   std::vector<std::vector<ElementRange>> ranges(manifest_.parameters.size() * parts.size());
-  for (const ShardHeader& shard : shards_) {
+  for (const ShardHeader& shard : *shards_) {
     for (const ShardPiece& piece : shard.pieces) {
       const auto part =
           std::find_if(parts.begin(), parts.end(), [&](const PartSpec& spec) { return spec.part == piece.part; });
@@ -160,7 +168,7 @@ absl::StatusOr<absl::string_view> CheckpointReader::ReadChunk(int64_t rank, int6
 absl::Status CheckpointReader::Stream(absl::FunctionRef<ElementRange(const ShardPiece&)> wanted,
                                       absl::FunctionRef<absl::Status(const ShardPiece&, const char*)> sink,
                                       absl::Span<char> staging) const {
-  for (const ShardHeader& shard : shards_) {
+  for (const ShardHeader& shard : *shards_) {
     std::vector<ShardPiece> parts;  // The requested ranges of this file's pieces, in file order.
     for (const ShardPiece& piece : shard.pieces) {
       ShardPiece part = piece;

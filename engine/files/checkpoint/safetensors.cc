@@ -118,6 +118,23 @@ int BitsPerElement(SafetensorsDType dtype) {
   return 8;
 }
 
+SafetensorsDType SafetensorsDTypeOf(DType dtype) {
+  using enum SafetensorsDType;
+  switch (dtype) {
+    case DType::kFloat32: return kF32;
+    case DType::kBFloat16: return kBF16;
+    case DType::kFloat64: return kF64;
+    case DType::kInt16: return kI16;
+    case DType::kInt32: return kI32;
+    case DType::kInt64: return kI64;
+    case DType::kUInt8: return kU8;
+    case DType::kFloat16: return kF16;
+    case DType::kFloat8E4M3: return kF8_E4M3;
+    case DType::kFloat8E5M2: return kF8_E5M2;
+  }
+  return kF32;
+}
+
 std::optional<SafetensorsDType> FindSafetensorsDType(absl::string_view name) {
   for (const DTypeRow& row : kDTypes) {
     if (row.name == name) return row.dtype;
@@ -277,12 +294,12 @@ absl::Status SafetensorsWriter::Finish() {
       named < incomplete.size() ? absl::StrCat(" and ", incomplete.size() - named, " more") : ""));
 }
 
-absl::Status ExportParameters(const CheckpointReader& checkpoint, SafetensorsDType dtype, const std::string& path,
-                              ReadBase base) {
+absl::Status ExportParameters(const CheckpointReader& checkpoint, DType dtype, const std::string& path, ReadBase base) {
   constexpr int64_t kBufferElements = int64_t{1} << 19;
+  const SafetensorsDType type = SafetensorsDTypeOf(dtype);
   const std::vector<SavedParameter>& parameters = checkpoint.manifest().parameters;
   std::vector<SafetensorsWriter::Entry> entries;
-  for (const SavedParameter& parameter : parameters) entries.push_back({parameter.name, dtype, parameter.shape});
+  for (const SavedParameter& parameter : parameters) entries.push_back({parameter.name, type, parameter.shape});
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsWriter> writer,
                          SafetensorsWriter::Create(path, entries, {{"format", "pt"}}));
   CheckpointValues values(checkpoint, std::move(base));

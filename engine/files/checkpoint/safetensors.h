@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/files/io/file.h"
+#include "kernels/dtype.h"
 
 namespace shale {
 
@@ -49,6 +50,8 @@ enum class SafetensorsDType : uint8_t {
 
 absl::string_view ToString(SafetensorsDType dtype);
 int BitsPerElement(SafetensorsDType dtype);
+// Returns the element type of the format that is this dtype.
+SafetensorsDType SafetensorsDTypeOf(DType dtype);
 
 // A tensor and its place in the file's data.
 struct SafetensorsTensor {

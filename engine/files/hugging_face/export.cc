@@ -28,7 +28,8 @@ int64_t Elements(const HfTensor& tensor) {
 }
 
 // Distributes the tensors over files, in order. Starts a new file whenever the next tensor does not fit any more.
-std::vector<std::vector<const HfTensor*>> CutIntoFiles(const HfLayout& layout, int element_bytes, int64_t max_bytes) {
+std::vector<std::vector<const HfTensor*>> CutIntoFiles(const HfLayout& layout, int64_t element_bytes,
+                                                       int64_t max_bytes) {
   std::vector<std::vector<const HfTensor*>> files(1);
   int64_t bytes = 0;
   for (const HfTensor& tensor : layout.tensors) {
@@ -45,7 +46,7 @@ std::vector<std::vector<const HfTensor*>> CutIntoFiles(const HfLayout& layout, i
 
 absl::Status WriteWeights(const HfLayout& layout, const HfExportOptions& options, const HfParameterReader& reader,
                           const std::string& folder) {
-  const int element_bytes = BitsPerElement(options.dtype) / 8;
+  const int64_t element_bytes = SizeOf(options.dtype);
   const auto files = CutIntoFiles(layout, element_bytes, options.max_file_bytes);
   Json weight_map = Json::object();
   int64_t total_bytes = 0;
@@ -56,7 +57,8 @@ absl::Status WriteWeights(const HfLayout& layout, const HfExportOptions& options
       weight_map[layout.FullName(*tensor)] = name;
       total_bytes += Elements(*tensor) * element_bytes;
     }
-    SHALE_RETURN_IF_ERROR(WriteHfTensors(layout, files[i], options.dtype, reader, JoinPath(folder, name)));
+    SHALE_RETURN_IF_ERROR(
+        WriteHfTensors(layout, files[i], SafetensorsDTypeOf(options.dtype), reader, JoinPath(folder, name)));
   }
   if (files.size() == 1) return absl::OkStatus();
   Json index = Json::object();
@@ -120,7 +122,7 @@ absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& option
         absl::StrCat("max_file_bytes: found ", options.max_file_bytes, ", wanted 1 or more"));
   }
   SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfLayout(config));
-  HfConfigOptions config_options{.dtype = options.dtype, .eos_token = options.eos_token};
+  HfConfigOptions config_options{.dtype = SafetensorsDTypeOf(options.dtype), .eos_token = options.eos_token};
   if (!options.base_folder.empty()) {
     const absl::StatusOr<std::string> path = ResolveInFolder(options.base_folder, "config.json");
     if (!path.ok() && !absl::IsNotFound(path.status())) return path.status();
@@ -137,15 +139,15 @@ absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& option
   return staged.Commit();
 }
 
-absl::Status ExportHfAdapter(const DecoderConfig& config, SafetensorsDType dtype, const std::string& base,
+absl::Status ExportHfAdapter(const DecoderConfig& config, DType dtype, const std::string& base,
                              const HfParameterReader& reader, const std::string& folder) {
   SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfAdapterLayout(config));
   SHALE_ASSIGN_OR_RETURN(const std::string text, HfAdapterConfigText(config, base));
   SHALE_ASSIGN_OR_RETURN(StagedFolder staged, StagedFolder::Create(folder));
   std::vector<const HfTensor*> tensors;
   for (const HfTensor& tensor : layout.tensors) tensors.push_back(&tensor);
-  SHALE_RETURN_IF_ERROR(
-      WriteHfTensors(layout, tensors, dtype, reader, JoinPath(staged.path(), "adapter_model.safetensors")));
+  SHALE_RETURN_IF_ERROR(WriteHfTensors(layout, tensors, SafetensorsDTypeOf(dtype), reader,
+                                       JoinPath(staged.path(), "adapter_model.safetensors")));
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(staged.path(), "adapter_config.json"), text));
   return staged.Commit();
 }

@@ -50,6 +50,9 @@ struct JobPlan {
   const Variant& chosen() const;  // The one of `candidates` that is planned.
 };
 
+// Returns Admission::text for a job with this plan: "needs 31.2 GiB per rank, budget 40.0 GiB".
+std::string AdmittedText(const JobPlan& plan);
+
 // Return the graph options and the step options that a job asks for. The accumulation may still be kAuto. REQUIRES: the
 // vocabulary is known, if the model has one.
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);

@@ -38,7 +38,7 @@ absl::StatusOr<shale::ModelGraph> Build(const ModelSettings& settings, const Gra
     const ParameterId bias = b.AddParameter(group, name + ".bias", {settings.hidden}, zeros);
     b.BeginUnit(name, i);
     const Tensor x = Reshape(b, b.UnitInput(), {options.micro_batch, width});
-    b.EndUnit(Gelu(b, Linear(b, x, weight, bias, "up"), shale::GeluKind::kTanh));
+    b.EndUnit(GeluTanh(b, Linear(b, x, weight, bias, "up")));
     width = settings.hidden;
   }
 
@@ -71,7 +71,7 @@ absl::Status Train(const std::string& job_file, const std::string& folder) {
   }
   SHALE_ASSIGN_OR_RETURN(const std::string path, trainer->SaveCheckpoint());
   SHALE_ASSIGN_OR_RETURN(const shale::CheckpointReader checkpoint, shale::CheckpointReader::Open(path));
-  return shale::ExportParameters(checkpoint, shale::SafetensorsDType::kF32, folder + "/model.safetensors");
+  return shale::ExportParameters(checkpoint, shale::DType::kFloat32, folder + "/model.safetensors");
 }
 
 }  // namespace

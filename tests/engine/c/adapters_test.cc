@@ -51,7 +51,7 @@ void ExportAdapterInCpp(const std::string& path, const std::string& base, const 
     return values.Read(parameter, begin, out);
   };
   const absl::Status written =
-      ExportHfAdapter(std::get<DecoderConfig>(job->model), SafetensorsDType::kF32, base, read, folder);
+      ExportHfAdapter(std::get<DecoderConfig>(job->model), DType::kFloat32, base, read, folder);
   ASSERT_TRUE(written.ok()) << written;
 }
 

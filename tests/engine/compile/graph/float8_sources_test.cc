@@ -81,7 +81,8 @@ class Float8SourcesTest : public ::testing::Test {
       Tensor qk = qkv;
       if (norms) {
         qk = b.NewActivation("normed", input.dtype, {input.dim(0), 2 * kColumns});
-        HeadNorm(b, heads(qkv, 0, 2), b.AddParameter(0, "heads", {kHeadWidth}, kOnes), 1e-5, heads(qk, 0, 2), "heads");
+        HeadNorm(b, heads(qkv, 0, 2), {.weight = b.AddParameter(0, "heads", {kHeadWidth}, kOnes)}, heads(qk, 0, 2),
+                 "heads");
       }
       ApplyRope(b, SplitFirst(b, heads(qk, 0, 2), 1), 100, {});
       const Tensor out = Attention(b, SplitFirst(b, heads(qk, 0, 1), 1), SplitFirst(b, heads(qk, 1, 1), 1),
@@ -146,7 +147,7 @@ TEST_F(Float8SourcesTest, OpsThatQuantizeComputeLayerNormsAndGelu) {
     norm.bias = b.AddParameter(0, "norm.bias", {kWidth}, kOnes);
     const Tensor normal = Norm(b, input, norm, "norm");
     const Tensor up = Linear(b, normal, Matrix(b, "up", kInner, kWidth), std::nullopt, "up");
-    const Tensor gelu = Gelu(b, up, GeluKind::kErf);
+    const Tensor gelu = GeluErf(b, up);
     return AddResidual(b, input, Linear(b, gelu, Matrix(b, "down", kWidth, kInner), std::nullopt, "down"), "out");
   });
   EXPECT_THAT(Listing(unit, unit.forward),

@@ -149,7 +149,7 @@ TEST(Misuse, AValueOfAnotherBuilder) {
   Pieces other;
   other.b.BeginUnit("elsewhere");
   const Tensor foreign = Embedding(other.b, other.table, std::nullopt);
-  EXPECT_THAT(ErrorOfLayer([&](GraphBuilder& b, const Tensor&, Pieces&) { return Gelu(b, foreign, GeluKind::kErf); }),
+  EXPECT_THAT(ErrorOfLayer([&](GraphBuilder& b, const Tensor&, Pieces&) { return GeluErf(b, foreign); }),
               HasSubstr("unit middle: Gelu reads a tensor of another GraphBuilder"));
   EXPECT_THAT(ErrorOfLayer([&](GraphBuilder&, const Tensor&, Pieces&) { return foreign; }),
               HasSubstr("is ended with a tensor of another GraphBuilder"));
@@ -162,7 +162,7 @@ TEST(Misuse, AnAbsentTensor) {
            [](GraphBuilder&b, const Tensor&x) { return SwiGlu(b, x); },
            [](GraphBuilder&b, const Tensor&x) { return Norm(b, x, {.weight = 1}, "norm"); },
            [](GraphBuilder&b, const Tensor&x) { return AddNorm(b, x, x, {.weight = 1}, "sum", "norm").second; },
-           [](GraphBuilder&b, const Tensor&x) { return HeadNorm(b, x, 1, 1e-5, x, "norm"), x; },
+           [](GraphBuilder&b, const Tensor&x) { return HeadNorm(b, x, {.weight = 1}, x, "norm"), x; },
            [](GraphBuilder&b, const Tensor&x) { return ApplyRope(b, x, 1e4, {}), x; },
            [](GraphBuilder&b, const Tensor&x) { return Attention(b, x, x, x, 0); },
            [](GraphBuilder&b, const Tensor&x) { return BidirectionalAttention(b, x, x, x); },

@@ -234,7 +234,7 @@ TEST(HfExportTest, AfterAnErrorThereIsNothing) {
   DecoderConfig odd = HfModel("llama");
   odd.linear_bias = true;
   EXPECT_EQ(ExportTestModel(odd, folder.Path("m")).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ExportTestModel(HfModel("llama"), folder.Path("m"), {.dtype = SafetensorsDType::kI8}).code(),
+  EXPECT_EQ(ExportTestModel(HfModel("llama"), folder.Path("m"), {.dtype = DType::kInt32}).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ExportTestModel(HfModel("llama"), folder.Path("m"), {.max_file_bytes = 0}).code(),
             absl::StatusCode::kInvalidArgument);
@@ -258,7 +258,7 @@ TEST(HfExportTest, WhatAKilledExportLeftIsRemovedByTheNext) {
 TEST(HfExportTest, WhatF16CannotHoldIsRefused) {
   const TempFolder folder;
   const absl::Status status = ExportHf(
-      HfModel("llama"), {.dtype = SafetensorsDType::kF16},
+      HfModel("llama"), {.dtype = DType::kFloat16},
       [](absl::string_view, int64_t, absl::Span<float> values) {
         for (float& value : values) value = 70000;
         return absl::OkStatus();

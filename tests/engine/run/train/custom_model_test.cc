@@ -90,7 +90,7 @@ CustomModel WithWideHead() {
     const Tensor x = Embedding(b, b.AddParameter(block, "table", {options.vocabulary, 16}, kNormal), std::nullopt);
     const Tensor up = Linear(b, x, b.AddParameter(block, "up", {24, 16}, kNormal), std::nullopt, "up");
     const Tensor down =
-        Linear(b, Gelu(b, up, GeluKind::kTanh), b.AddParameter(block, "down", {16, 24}, kNormal), std::nullopt, "down");
+        Linear(b, GeluTanh(b, up), b.AddParameter(block, "down", {16, 24}, kNormal), std::nullopt, "down");
     b.EndUnit(AddResidual(b, x, down, "sum"));
     b.BeginUnit("head");
     const Tensor wide = Cast(b, b.UnitInput(), DType::kFloat32, "wide");
@@ -177,7 +177,7 @@ TEST_F(CustomModelTest, ItsWeightsAreExportedAndGenerateText) {
   ASSERT_TRUE(Train(WithModel(Transformer()), "run/checkpoints").status.ok());
   const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(Checkpoint("run/checkpoints", 6));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  ASSERT_TRUE(ExportParameters(*checkpoint, SafetensorsDType::kF32, Path("model.safetensors")).ok());
+  ASSERT_TRUE(ExportParameters(*checkpoint, DType::kFloat32, Path("model.safetensors")).ok());
   const absl::StatusOr<SafetensorsReader> file = SafetensorsReader::Open(Path("model.safetensors"));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->tensors().size(), checkpoint->manifest().parameters.size());

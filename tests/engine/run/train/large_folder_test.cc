@@ -107,7 +107,7 @@ struct Paths {
   std::string in, out, tokens, checkpoints;
 };
 
-HfExportOptions ExportOptions() { return {.dtype = SafetensorsDType::kBF16, .max_file_bytes = 300 * kMiB}; }
+HfExportOptions ExportOptions() { return {.dtype = DType::kBFloat16, .max_file_bytes = 300 * kMiB}; }
 
 // Writes a folder of the model with the values of Fill, and tokens.
 void WriteInputs(const DecoderConfig& config, const Paths& paths) {
