@@ -129,6 +129,12 @@ class PagesTest(unittest.TestCase):
                     self.assertRegex(helps[name], rf"--{flag}\b", f"{page}: {command}")
         self.assertGreaterEqual(len(helps), 10)
 
+    def test_pages_are_short(self):
+        lines = {page: read(page).count("\n") for page in pages.PAGES}
+        self.assertFalse([page for page in lines if lines[page] > 250],
+                         "divide pages of more than 250 lines by their subjects")
+        self.assertLessEqual(lines["README.md"], 120)
+
     def test_what_is_not_run_is_on_the_pages(self):
         shown = [command for page in pages.PAGES
                  for command in pages.commands(read(page)) + pages.inline_commands(read(page))]
