@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/compile/graph/storage.h"
 #include "engine/files/checkpoint/base_values.h"
+#include "engine/files/checkpoint/shard_header.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/run/state/fill_loops.h"
 #include "engine/run/state/filling.h"

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/checkpoint.h"
+#include "engine/files/checkpoint/shard_header.h"
 #include "engine/files/checkpoint/store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/checkpoint.h"
 #include "engine/files/checkpoint/framing.h"
+#include "engine/files/checkpoint/shard_header.h"
 #include "engine/files/checkpoint/store.h"
 #include "engine/files/io/checksums.h"
 #include "gmock/gmock.h"

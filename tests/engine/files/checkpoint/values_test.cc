@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/checkpoint.h"
+#include "engine/files/checkpoint/shard_header.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/dtype.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/files/checkpoint/safetensors.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/shale.h"
 #include "tests/engine/run/train/resume_fixture.h"
