@@ -18,6 +18,7 @@
 #include "engine/files/io/folder_lock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/engine/files/hugging_face/models.h"
 #include "tests/engine/files/io/temp_folder.h"
 
