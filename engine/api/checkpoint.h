@@ -42,7 +42,6 @@ class CheckpointReader {
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  const std::vector<ShardHeader>& shards() const { return *shards_; }  // In rank order.
   // Returns the size of all shard files together.
   int64_t size_bytes() const;
   // Returns the index into manifest().parameters, or -1 if there is no such parameter.
@@ -51,6 +50,14 @@ class CheckpointReader {
   // parameter, and states of a frozen parameter have none.
   int64_t ElementsOf(SavedPart part, const SavedParameter& parameter) const;
 
+  // Verifies every byte. Returns DataLoss that names the first 20 problems, and says how many more there are.
+  // VerifyCheckpoint in engine/files/checkpoint/store.h also examines checkpoints that Open refuses.
+  absl::Status Verify(absl::Span<char> staging) const;
+
+  // The functions below are for the engine. engine/files/checkpoint/shard_header.h completes their types.
+
+  // Returns the headers of the shards, in rank order.
+  const std::vector<ShardHeader>& shards() const { return *shards_; }
   // Reads the requested elements and passes them to `sink`. `wanted(piece)` returns the range of the part's elements to
   // read from that piece (empty: none). `sink` gets them with their bytes, in subranges of these pieces, each of which
   // lies within one chunk. Chunks without requested elements are not read; every other chunk is read once, and verified
@@ -62,10 +69,6 @@ class CheckpointReader {
 
   // Reads a chunk of a shard file into `out` and verifies it. Returns the chunk's bytes, at the start of `out`.
   absl::StatusOr<absl::string_view> ReadChunk(int64_t rank, int64_t chunk, absl::Span<char> out) const;
-
-  // Verifies every byte. Returns DataLoss that names the first 20 problems, and says how many more there are.
-  // VerifyCheckpoint in engine/files/checkpoint/store.h also examines checkpoints that Open refuses.
-  absl::Status Verify(absl::Span<char> staging) const;
 
  private:
   CheckpointReader() = default;
