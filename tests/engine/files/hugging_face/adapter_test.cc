@@ -35,7 +35,7 @@ DecoderConfig Adapted(DecoderConfig config, std::vector<std::string> targets = {
 }
 
 absl::Status Export(const DecoderConfig& config, const std::string& folder) {
-  return ExportHfAdapter(config, SafetensorsDType::kF32, "base", ReadTestWeights, folder);
+  return ExportHfAdapter(config, DType::kFloat32, "base", ReadTestWeights, folder);
 }
 
 std::set<std::string> TensorsOf(const std::string& folder) {

@@ -156,7 +156,7 @@ TEST(HfWeightsTest, TransposedTensorsAreReadRectangleByRectangle) {
 }
 
 TEST(HfWeightsTest, HalfPrecisionReadsAsWritten) {
-  for (const SafetensorsDType dtype : {SafetensorsDType::kF16, SafetensorsDType::kBF16}) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (const char* name : {"llama", "gpt2", "falcon_40b"}) {
       const DecoderConfig config = HfModel(name);
       const TempFolder folder;
@@ -167,7 +167,7 @@ TEST(HfWeightsTest, HalfPrecisionReadsAsWritten) {
       for (size_t i = 0; i < values.size(); ++i) {
         const float wanted = TestWeight("blocks.1.attention.qkv.weight", 7 + i);
         // Half a unit in the last place: 11 bits of F16 (or its smallest step), 8 of BF16.
-        const float bits = dtype == SafetensorsDType::kF16 ? 11 : 8;
+        const float bits = dtype == DType::kFloat16 ? 11 : 8;
         EXPECT_NEAR(values[i], wanted, std::max(std::fabs(wanted) * std::exp2(-bits), 0x1p-25f));
       }
     }
