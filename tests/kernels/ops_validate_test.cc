@@ -84,7 +84,6 @@ TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
                                           "MatMul.bias",
                                           "MatMul.packed_b",
                                           "AbsMax.position_ids",
-                                          "DivideByNorm.squares",
                                           "QuantizeFloat8.out",
                                           "QuantizeFloat8.transposed",
                                           "RmsNormBackward.d_residual",
