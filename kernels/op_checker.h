@@ -13,6 +13,10 @@
 #include "kernels/op.h"
 #include "kernels/op_kinds.h"
 
+namespace shale {
+struct RopeScaling;  // kernels/ops/rope.h
+}  // namespace shale
+
 namespace shale::internal {
 
 // A size that several operands share, such as C. It is unknown (-1) until the first operand with that dimension sets
@@ -102,6 +106,9 @@ class OpChecker {
 // whose rows are the same distance apart (the columns of a fused matrix). For other views, returns whether their
 // extents from first to last element overlap.
 bool Overlap(const Tensor& a, const Tensor& b);
+
+// Checks the angles by which Rope rotates heads, in each op that does.
+void CheckAngles(OpChecker& c, int64_t head_width, double theta, const RopeScaling& scaling);
 
 // Each Check checks the operands of one op against the shapes, dtypes and aliasing that the comment on its struct
 // states.

@@ -22,6 +22,12 @@ void CheckPositions(OpChecker& c, const OpType& op, Dim& B, Dim& S) {
 
 }  // namespace
 
+void CheckAngles(OpChecker& c, int64_t head_width, double theta, const RopeScaling& scaling) {
+  c.Require(head_width % 2 == 0, "heads have the width ", head_width, "; wanted an even one");
+  c.Require(theta > 0, "theta is ", theta, "; wanted more than 0");
+  c.Require(scaling.factor > 0, "scaling.factor is ", scaling.factor, "; wanted more than 0");
+}
+
 void Check(OpChecker& c, const EmbeddingForward& op) {
   Dim B{"B"}, S{"S"}, V{"V"}, C{"C"}, P{"P"};
   c.Typed("tokens", op.tokens_BS, DType::kInt32, {&B, &S});
@@ -51,9 +57,7 @@ void Check(OpChecker& c, const Rope& op) {
   Dim B{"B"}, S{"S"}, H{"H"}, D{"D"};
   c.Act("x", op.x_BSHD, {&B, &S, &H, &D}, Layout::kDenseRows);
   CheckPositions(c, op, B, S);
-  c.Require(D.size % 2 == 0, "x has head width ", D.size, "; wanted an even one");
-  c.Require(op.theta > 0, "theta is ", op.theta, "; wanted more than 0");
-  c.Require(op.scaling.factor > 0, "scaling.factor is ", op.scaling.factor, "; wanted more than 0");
+  CheckAngles(c, D.size, op.theta, op.scaling);
 }
 
 namespace {

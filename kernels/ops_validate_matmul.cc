@@ -111,9 +111,7 @@ void CheckRotation(OpChecker& c, const Tensor& x, const Float8Source& source, co
             "; wanted rows that are whole sequences of ", of.sequence_length, " tokens");
   c.Require(of.heads >= 1 && of.head_width >= 1 && of.columns() <= C.size, "x is ", x.ToString(), "; wanted room for ",
             of.heads, " heads of width ", of.head_width);
-  c.Require(of.head_width % 2 == 0, "heads have the width ", of.head_width, "; wanted an even one");
-  c.Require(of.theta > 0, "theta is ", of.theta, "; wanted more than 0");
-  c.Require(of.scaling.factor > 0, "scaling.factor is ", of.scaling.factor, "; wanted more than 0");
+  CheckAngles(c, of.head_width, of.theta, of.scaling);
   if (!c.ok() || !source.position_ids_BS.present()) return;
   Dim B{"B", R.size / of.sequence_length}, S{"S", of.sequence_length};
   c.Typed("position_ids", source.position_ids_BS, DType::kInt32, {&B, &S});

@@ -177,8 +177,8 @@ class GraphBuilder {
   void DecideStorage();
   // Returns, by parameter, whether only matmuls in blocks read it, as their right operand.
   std::vector<bool> MatricesOfBlocks() const;
-  // Returns, by parameter, whether it belongs into a ParameterGroup::float8.
-  std::vector<bool> Float8Weights() const;
+  // Returns, of the matrices of blocks, those that belong into a ParameterGroup::float8. Both are by parameter.
+  std::vector<bool> Float8Weights(std::vector<bool> weights) const;
   // Divides each group by what trains, by dtype, by group of the optimizer, by how weights are stored, and by whether
   // they are multiplied in fp8.
   void SplitGroups();

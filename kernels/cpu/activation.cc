@@ -7,9 +7,9 @@
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/activation-inl.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/exp-inl.h"
-#include "kernels/cpu/gate-inl.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"

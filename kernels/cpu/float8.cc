@@ -16,6 +16,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/float8-inl.h"
 #include "kernels/cpu/float8_source-inl.h"
+#include "kernels/cpu/float8_source.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd-inl.h"

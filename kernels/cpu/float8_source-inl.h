@@ -12,7 +12,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/cpu/gate-inl.h"
+#include "kernels/cpu/activation-inl.h"
+#include "kernels/cpu/float8_source.h"
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/ops/float8.h"

@@ -1,11 +1,10 @@
-// The cosines and sines of Rope for kernels that rotate a matrix where they quantize it, and that matrix.
+// The cosines and sines of Rope for kernels that rotate a matrix where they quantize it.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cpu/team.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops/float8.h"
 #include "kernels/ops/rope.h"
 
 namespace shale::cpu {
@@ -15,13 +14,5 @@ namespace shale::cpu {
 const float* FillRopeTable(const Rope& op, Scratch scratch, Team& team);
 // Returns the bytes of scratch that this takes.
 int64_t RopeTableBytes(const Rope& op, Team& team);
-
-// A matrix that an op quantizes ([Note: sources of fp8]).
-struct SourceMatrix {
-  const Tensor& x_RC;
-  const Float8Source& source;
-  const float* turns = nullptr;  // The table of kRope (rope_table.h).
-  bool computes() const { return source.kind != Float8Source::Kind::kMatrix; }
-};
 
 }  // namespace shale::cpu

@@ -74,13 +74,11 @@ void DirectionElements(const MuonDirection& op, int64_t begin, int64_t end) {
 // Multiplies elements [begin, end) of x.
 void ScaleElements(const DivideByNorm& op, float factor, int64_t begin, int64_t end) {
   const Vector by = hn::Set(Floats(), factor);
-  ForMuonType(op.x_N.dtype, [&](auto from) HWY_ATTR {
-    ForMuonType(op.out_N.dtype, [&](auto to) HWY_ATTR {
-      const auto* x = op.x_N.as<const decltype(from)>() + begin;
-      auto* out = op.out_N.as<decltype(to)>() + begin;
-      ForVectors(end - begin,
-                 [&](int64_t i, auto lanes) HWY_ATTR { lanes.Store(hn::Mul(lanes.Load(x + i), by), out + i); });
-    });
+  ForMuonType(op.out_N.dtype, [&](auto type) HWY_ATTR {
+    const auto* x = op.x_N.as<const decltype(type)>() + begin;
+    auto* out = op.out_N.as<decltype(type)>() + begin;
+    ForVectors(end - begin,
+               [&](int64_t i, auto lanes) HWY_ATTR { lanes.Store(hn::Mul(lanes.Load(x + i), by), out + i); });
   });
 }
 
@@ -141,11 +139,8 @@ absl::Status Run(const MuonDirection& op, Scratch scratch, const Context& contex
 }
 
 absl::Status Run(const DivideByNorm& op, Scratch scratch, const Context& context) {
-  float factor = 1;
-  if (op.squares_1.present()) {
-    const double norm = std::sqrt(*op.squares_1.as<const double>());
-    factor = static_cast<float>(1 / (norm < op.epsilon ? op.epsilon : norm));
-  }
+  const double norm = std::sqrt(*op.squares_1.as<const double>());
+  const auto factor = static_cast<float>(1 / (norm < op.epsilon ? op.epsilon : norm));
   ParallelFor(*context.team, op.out_N.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(ScaleElements)(op, factor, begin, end);
   });

@@ -132,10 +132,4 @@ absl::Status WithMatrixTiles(int64_t width, const Run& run) {
   return width <= 64 ? run(TilesFor<64>()) : run(TilesFor<128>());
 }
 
-// Calls run(T()) with the element type of 16 bits.
-template <class Run>
-absl::Status WithHalf(DType act, const Run& run) {
-  return act == DType::kFloat16 ? run(Float16()) : run(BFloat16());
-}
-
 }  // namespace shale::cuda

@@ -111,12 +111,6 @@ SHALE_KERNEL SHALE_BOUNDS(kFlatThreads) ZeroRangesKernel(Global<T> x, SomeRanges
   for (int64_t i = begin + threadIdx.x; i < end; i += kFlatThreads) x.Store(i, Narrow<T>(0.0f));
 }
 
-// Calls start(Width) with the number of elements in a pack: kPack if `aligned`, else 1.
-template <int kPack, class Start>
-absl::Status WithWidth(bool aligned, const Start& start) {
-  return aligned ? start(std::integral_constant<int, kPack>()) : start(std::integral_constant<int, 1>());
-}
-
 template <class Word>
 absl::Status CopyWords(const char* name, const Tensor& from, const Tensor& to, StreamHandle stream) {
   const int64_t n = from.elements() * SizeOf(from.dtype) / static_cast<int64_t>(sizeof(Word));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "absl/status/status.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
 #include "kernels/tensor.h"
@@ -79,5 +80,11 @@ SHALE_DEVICE void StoreFloats(const Global<T>& to, int64_t i, const Floats<N>& f
 
 // Returns whether packs of 16 bytes may be read from the beginning of a contiguous tensor. True for an absent tensor.
 inline bool Aligned16(const Tensor& t) { return !t.present() || reinterpret_cast<uintptr_t>(t.data) % 16 == 0; }
+
+// Calls start(Width) with the number of elements in a pack: kPack if `aligned`, else 1.
+template <int kPack, class Start>
+absl::Status WithWidth(bool aligned, const Start& start) {
+  return aligned ? start(std::integral_constant<int, kPack>()) : start(std::integral_constant<int, 1>());
+}
 
 }  // namespace shale::cuda

@@ -10,13 +10,13 @@
 
 #include "absl/status/status.h"
 #include "kernels/check.h"
+#include "kernels/cuda/activation.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/gate.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/rope_table.h"
 #include "kernels/cuda/scratch.h"
-#include "kernels/cuda/sigmoid.h"
 #include "kernels/cuda/work_division.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/float8.h"
@@ -315,12 +315,6 @@ struct GateGradientSource {
   }
 };
 
-// Calls run(T()) with the element type of a tensor of bf16 or f16.
-template <class Run>
-absl::Status WithHalfElement(DType act, const Run& run) {
-  return act == DType::kFloat16 ? run(Float16()) : run(BFloat16());
-}
-
 // Calls run(source) with kRope. Fills its table in the first RopeTableBytes bytes of scratch before.
 template <class Run>
 absl::Status WithRopeSource(const Tensor& x, const Float8Source& source, Scratch scratch, StreamHandle stream,
@@ -328,7 +322,7 @@ absl::Status WithRopeSource(const Tensor& x, const Float8Source& source, Scratch
   const Rope rope = source.RopeOf(x);
   const RopeTable table = RopeTable::In(scratch, rope);
   SHALE_RETURN_IF_ERROR(FillRopeTable(rope, table, stream));
-  return WithHalfElement(x.dtype, [&](auto element) {
+  return WithHalf(x.dtype, [&](auto element) {
     using T = decltype(element);
     const Float8Source::Rotation& of = source.rotation;
     return run(RopeSource<T>{Rows<T>(x, "x"), Whole<int32_t>(source.position_ids_BS, "position_ids"), table.cosines,
@@ -346,7 +340,7 @@ absl::Status WithFloat8Source(const Tensor& x, const Float8Source& source, Scrat
     return WithElement(x.dtype, [&](auto element) { return run(MatrixSource<decltype(element)>{{x, "x"}}); });
   }
   if (source.kind == Kind::kRope) return WithRopeSource(x, source, scratch, stream, run);
-  return WithHalfElement(x.dtype, [&](auto element) {
+  return WithHalf(x.dtype, [&](auto element) {
     using T = decltype(element);
     const Rows<T> rows(x, "x");
     const auto weight = Whole<T>(source.weight_C, "weight"), d_y = Whole<T>(source.d_y_RF, "d_y");

@@ -2,8 +2,8 @@
 // functions, so that they get the same bits.
 #pragma once
 
+#include "kernels/cuda/activation.h"
 #include "kernels/cuda/portable.h"
-#include "kernels/cuda/sigmoid.h"
 
 namespace shale::cuda {
 

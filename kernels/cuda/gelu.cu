@@ -2,11 +2,11 @@
 //
 // The kernels make one pass over flat vectors (see flat.h) and are bound by memory. Each pack is read from all inputs
 // before it is written, so that d_x may be d_y, and y may be x.
+#include "kernels/cuda/activation.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
-#include "kernels/cuda/sigmoid.h"
 #include "kernels/ops/activation.h"
 
 namespace shale::cuda {

@@ -73,14 +73,11 @@ SHALE_KERNEL SHALE_BOUNDS(kFlatThreads)
   }
 }
 
-template <class From, class To, int N>
+template <class T, int N>
 SHALE_KERNEL SHALE_BOUNDS(kFlatThreads)
-    DivideByNormKernel(Global<From> x, Global<double> squares, Global<To> out, float epsilon, int64_t n) {
-  float factor = 1;
-  if (squares.present()) {
-    const double norm = sqrt(squares.Load(0));
-    factor = static_cast<float>(1 / (norm < epsilon ? epsilon : norm));
-  }
+    DivideByNormKernel(Global<T> x, Global<double> squares, Global<T> out, float epsilon, int64_t n) {
+  const double norm = sqrt(squares.Load(0));
+  const auto factor = static_cast<float>(1 / (norm < epsilon ? epsilon : norm));
   ForEachFlatPiece<N>(
       n,
       [&](auto width, int64_t i) {
@@ -119,12 +116,6 @@ absl::Status WithMuonType(DType dtype, const Run& run) {
   return dtype == DType::kFloat32 ? run(float()) : run(BFloat16());
 }
 
-// Calls run(Width) with the number of elements in a pack: kMuonPack if `aligned`, else 1.
-template <class Run>
-absl::Status WithMuonPack(bool aligned, const Run& run) {
-  return aligned ? run(std::integral_constant<int, kMuonPack>()) : run(std::integral_constant<int, 1>());
-}
-
 }  // namespace
 
 absl::Status Run(const MuonDirection& op, Scratch scratch, StreamHandle stream) {
@@ -139,7 +130,7 @@ absl::Status Run(const MuonDirection& op, Scratch scratch, StreamHandle stream) 
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(kFlatThreads)};
   return WithMuonType(op.momentum_P.dtype, [&](auto of_momentum) {
     return WithMuonType(op.direction_P.dtype, [&](auto of_direction) {
-      return WithMuonPack(aligned, [&](auto width) {
+      return WithWidth<kMuonPack>(aligned, [&](auto width) {
         using Momentum = decltype(of_momentum);
         using Direction = decltype(of_direction);
         return Launch("MuonDirection", MuonDirectionKernel<Momentum, Direction, decltype(width)::value>, shape, stream,
@@ -154,15 +145,12 @@ absl::Status Run(const MuonDirection& op, Scratch scratch, StreamHandle stream) 
 absl::Status Run(const DivideByNorm& op, Scratch scratch, StreamHandle stream) {
   const int64_t n = op.out_N.elements();
   if (n == 0) return absl::OkStatus();
-  return WithMuonType(op.x_N.dtype, [&](auto from) {
-    return WithMuonType(op.out_N.dtype, [&](auto to) {
-      return WithMuonPack(Aligned16(op.x_N) && Aligned16(op.out_N), [&](auto width) {
-        using From = decltype(from);
-        using To = decltype(to);
-        return Launch("DivideByNorm", DivideByNormKernel<From, To, decltype(width)::value>, FlatShape(n), stream,
-                      Whole<From>(op.x_N, "x"), Whole<double>(op.squares_1, "squares"), Whole<To>(op.out_N, "out"),
-                      op.epsilon, n);
-      });
+  return WithMuonType(op.out_N.dtype, [&](auto element) {
+    using T = decltype(element);
+    return WithWidth<kMuonPack>(Aligned16(op.x_N) && Aligned16(op.out_N), [&](auto width) {
+      return Launch("DivideByNorm", DivideByNormKernel<T, decltype(width)::value>, FlatShape(n), stream,
+                    Whole<T>(op.x_N, "x"), Whole<double>(op.squares_1, "squares"), Whole<T>(op.out_N, "out"),
+                    op.epsilon, n);
     });
   });
 }
@@ -171,7 +159,7 @@ absl::Status Run(const MatrixPolynomial& op, Scratch scratch, StreamHandle strea
   const int64_t n = op.out_MM.elements();
   return WithMuonType(op.out_MM.dtype, [&](auto element) {
     using T = decltype(element);
-    return WithMuonPack(Aligned16(op.x_MM) && Aligned16(op.y_MM) && Aligned16(op.out_MM), [&](auto width) {
+    return WithWidth<kMuonPack>(Aligned16(op.x_MM) && Aligned16(op.y_MM) && Aligned16(op.out_MM), [&](auto width) {
       return Launch("MatrixPolynomial", MatrixPolynomialKernel<T, decltype(width)::value>, FlatShape(n), stream,
                     Whole<T>(op.x_MM, "x"), Whole<T>(op.y_MM, "y"), Whole<T>(op.out_MM, "out"), op.a, op.b, op.c,
                     op.out_MM.dim(0) + 1, n);

@@ -109,11 +109,17 @@ inline constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::kFloat32
                                   : std::is_same_v<T, Float16> ? DType::kFloat16
                                                                : DType::kBFloat16;
 
+// Calls run(T()) with the element type of a tensor of bf16 or f16.
+template <class Run>
+absl::Status WithHalf(DType act, const Run& run) {
+  return act == DType::kFloat16 ? run(Float16()) : run(BFloat16());
+}
+
 // Calls run(T()) with the element type of an act tensor: float, BFloat16 or Float16.
 template <class Run>
 absl::Status WithElement(DType act, const Run& run) {
   if (act == DType::kFloat32) return run(float());
-  return act == DType::kFloat16 ? run(Float16()) : run(BFloat16());
+  return WithHalf(act, run);
 }
 
 }  // namespace shale::cuda

@@ -47,13 +47,12 @@ struct MuonDirection {
 };
 
 // out = x / max(sqrt(squares), epsilon) in fp32, rounded to out's dtype: a matrix divided by its Frobenius norm, where
-// SumSquares has summed the squares. Without `squares`, out = x. The divisor's reciprocal is computed in fp64 and
-// rounded to fp32. out may be x.
+// SumSquares has summed the squares. The divisor's reciprocal is computed in fp64 and rounded to fp32. out may be x.
 struct DivideByNorm {
   static constexpr absl::string_view kName = "DivideByNorm";
   Tensor x_N;        // f32 or bf16
-  Tensor squares_1;  // f64, optional
-  Tensor out_N;      // f32 or bf16
+  Tensor squares_1;  // f64
+  Tensor out_N;      // x's dtype
   float epsilon = 1e-7f;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {

@@ -1,8 +1,11 @@
-// Functions that read and write elements of floating-point tensors as fp64. All kernels of the reference use them.
+// Functions that read and write elements of floating-point tensors as fp64, and round them. All kernels of the
+// reference use them.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
+#include "kernels/counter_random.h"
 #include "kernels/float8.h"
 #include "kernels/tensor.h"
 
@@ -40,6 +43,12 @@ inline double Put(const Tensor& t, int64_t offset, double value) {
 // Stores `value`, or adds it to the element if `accumulate` is set. Returns the result as Put does.
 inline double PutGradient(const Tensor& t, int64_t offset, double value, bool accumulate) {
   return Put(t, offset, accumulate ? Get(t, offset) + value : value);
+}
+
+// Returns the bf16 number to which `value`, element `element` of a flat group, is rounded stochastically.
+inline BFloat16 RoundElement(const RoundingStream& stream, int64_t element, float value) {
+  const uint32_t half = stream.At(element / kRandomBlock).Half(element % kRandomBlock);
+  return {RoundStochastically(std::bit_cast<uint32_t>(value), half)};
 }
 
 // Returns the offset of the first element of row `row` of [R, C], [T, H, D] or [B, S, H, D]. Rows are numbered over all

@@ -55,9 +55,7 @@ absl::Status Reference(const Accumulate& op) {
   for (int64_t i = 0; i < op.x_N.dim(0); ++i) {
     // The sum of two fp32 numbers, rounded to fp64 and then to fp32, is their fp32 sum.
     const float sum = static_cast<float>(Get(op.x_N, i) + (op.accumulate ? Get(op.total_N, i) : 0));
-    const int64_t element = op.shard_begin + i;
-    const uint32_t half = stream.At(element / kRandomBlock).Half(element % kRandomBlock);
-    op.total_N.as<BFloat16>()[i] = {RoundStochastically(std::bit_cast<uint32_t>(sum), half)};
+    op.total_N.as<BFloat16>()[i] = RoundElement(stream, op.shard_begin + i, sum);
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,5 @@
 #include "kernels/ops/muon.h"
 
-#include <bit>
 #include <cmath>
 
 #include "kernels/counter_random.h"
@@ -18,10 +17,7 @@ void PutMomentum(const MuonDirection& op, int64_t i, double value) {
   }
   const RoundingStream stream = {
       .seed = op.seed, .number = *op.number_1.as<const int64_t>(), .group = op.group, .tensor = StateStream(0)};
-  const int64_t element = op.shard_begin + i;
-  const uint32_t half = stream.At(element / kRandomBlock).Half(element % kRandomBlock);
-  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
-  op.momentum_P.as<BFloat16>()[i] = {RoundStochastically(bits, half)};
+  op.momentum_P.as<BFloat16>()[i] = RoundElement(stream, op.shard_begin + i, static_cast<float>(value));
 }
 
 }  // namespace
@@ -48,11 +44,8 @@ absl::Status Reference(const MuonDirection& op) {
 }
 
 absl::Status Reference(const DivideByNorm& op) {
-  double factor = 1;
-  if (op.squares_1.present()) {
-    const double norm = std::sqrt(Get(op.squares_1, 0));
-    factor = static_cast<float>(1 / (norm < op.epsilon ? op.epsilon : norm));
-  }
+  const double norm = std::sqrt(Get(op.squares_1, 0));
+  const double factor = static_cast<float>(1 / (norm < op.epsilon ? op.epsilon : norm));
   for (int64_t i = 0; i < op.out_N.dim(0); ++i) Put(op.out_N, i, Get(op.x_N, i) * factor);
   return absl::OkStatus();
 }

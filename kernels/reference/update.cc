@@ -25,9 +25,7 @@ namespace {
 BFloat16 Rounded(const Update& op, uint32_t tensor, int64_t i, float value) {
   const RoundingStream stream = {
       .seed = op.seed, .number = *op.number_1.as<const int64_t>(), .group = op.group, .tensor = tensor};
-  const int64_t element = op.shard_begin + i;
-  const uint32_t half = stream.At(element / kRandomBlock).Half(element % kRandomBlock);
-  return {RoundStochastically(std::bit_cast<uint32_t>(value), half)};
+  return RoundElement(stream, op.shard_begin + i, value);
 }
 
 }  // namespace

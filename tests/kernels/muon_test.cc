@@ -49,15 +49,17 @@ std::vector<OpCase> MuonCases() {
         OpCase skipped{.name = "Skipped_" + name};
         skipped.op = DirectionOf(skipped.memory, from, to, n, /*skips=*/true);
         cases.push_back(std::move(skipped));
-        // One multiplication in fp32 by the same factor, rounded once more to bf16: the same bits everywhere. The sum
-        // of the last case is so small that epsilon divides.
-        for (const double squares : {-1.0, 3.7, 1e-30}) {
-          OpCase c{.name = "Divide_" + name + (squares < 0 ? "" : squares < 1 ? "_tiny" : "_norm")};
-          DivideByNorm op{.x_N = c.memory.Random(from, {n}), .out_N = c.memory.Output(to, {n})};
-          if (squares >= 0) op.squares_1 = c.memory.Values(DType::kFloat64, {1}, {squares});
-          c.op = op;
-          cases.push_back(std::move(c));
-        }
+      }
+    }
+    // One multiplication in fp32 by the same factor, rounded once more to bf16: the same bits everywhere. The sum of
+    // the last case is so small that epsilon divides. These two ops also run in place (OpConformance).
+    for (const int64_t n : {0, 1, 7, 16, 257, 16389}) {
+      for (const double squares : {3.7, 1e-30}) {
+        OpCase c{.name = "Divide_" + NameOf(from) + "_" + std::to_string(n) + (squares < 1 ? "_tiny" : "_norm")};
+        c.op = DivideByNorm{.x_N = c.memory.Random(from, {n}),
+                            .squares_1 = c.memory.Values(DType::kFloat64, {1}, {squares}),
+                            .out_N = c.memory.Output(from, {n})};
+        cases.push_back(std::move(c));
       }
     }
     for (const int64_t m : {1, 2, 3, 7, 8, 9, 17, 65, 257}) {

@@ -84,7 +84,6 @@ TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
                                           "MatMul.bias",
                                           "MatMul.packed_b",
                                           "AbsMax.position_ids",
-                                          "DivideByNorm.squares",
                                           "QuantizeFloat8.out",
                                           "QuantizeFloat8.transposed",
                                           "RmsNormBackward.d_residual",
@@ -352,7 +351,7 @@ TEST(Validate, RefusesContradictions) {
   Rope rope = Valid<Rope>();
   rope.x_BSHD = Tensor::Contiguous(DType::kFloat32, {1, 2, 3, 5});
   rope.position_ids_BS = Tensor();
-  ExpectRefused(rope, {"head width 5"});
+  ExpectRefused(rope, {"heads have the width 5"});
 
   CrossEntropy loss = Valid<CrossEntropy>();
   loss.scale_1 = Tensor();

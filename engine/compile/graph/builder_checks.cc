@@ -198,13 +198,12 @@ void Lower(int64_t& limit, int64_t other) { limit = limit == 0 ? other : std::mi
 }  // namespace
 
 DataNeeds NeedsOf(const ModelGraph& graph) {
-  DataNeeds needs{.last_target_only = graph.last_target_only,
-                  .target_weights = graph.target_weights,
-                  .position_ids = graph.position_ids};
+  DataNeeds needs{.last_target_only = graph.last_target_only};
+  const auto set = [&](StepItem item, int64_t elements) { needs.elements[static_cast<size_t>(item)] = elements; };
   for (const UnitGraph& unit : graph.units) {
     for (const Value& value : unit.values) {
-      if (value.IsData(StepItem::kFeatures)) needs.features = value.tensor.dim(1);
-      if (value.IsData(StepItem::kTargetValues)) needs.target_values = value.tensor.dim(1);
+      if (value.role != ValueRole::kData) continue;
+      set(value.item, RowOf(value.item).shape == ItemShape::kColumns ? value.tensor.dim(1) : 1);
     }
     for (const Node& node : unit.forward) {
       if (const auto* loss = node.op.As<CrossEntropy>()) Lower(needs.target_ids, loss->logits_TV.dim(1));
@@ -214,6 +213,8 @@ DataNeeds NeedsOf(const ModelGraph& graph) {
       if (tokens.IsData(StepItem::kInputs)) Lower(needs.input_ids, embedding->weight_VC.dim(0));
     }
   }
+  set(StepItem::kTargetWeights, graph.target_weights != TargetWeights::kNone);
+  set(StepItem::kPositionIds, graph.position_ids);
   return needs;
 }
 

@@ -5,6 +5,7 @@
 // nodes from the forward nodes. In the tensors of a unit, Tensor::where.symbol is an index into the unit's `values`.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -173,13 +174,14 @@ struct ModelGraph {
 };
 
 struct DataNeeds {
-  int64_t input_ids = 0;      // Input tokens must lie below it: the rows of the smallest table that is indexed by them.
-  int64_t target_ids = 0;     // Target tokens or classes must lie below it: the columns of the logits.
-  int64_t features = 0;       // Features of a position. 0: the graph reads none.
-  int64_t target_values = 0;  // Target values of a position. 0: the graph reads none.
+  int64_t input_ids = 0;   // Input tokens must lie below it: the rows of the smallest table that is indexed by them.
+  int64_t target_ids = 0;  // Target tokens or classes must lie below it: the columns of the logits.
   bool last_target_only = false;
-  TargetWeights target_weights = TargetWeights::kNone;
-  bool position_ids = false;
+  // By StepItem: the elements of a position, 0 of what the graph does not need. It needs what it reads, and the target
+  // weights and position ids that GraphOptions asks for.
+  std::array<int64_t, kStepItems> elements = {};
+
+  int64_t ElementsOf(StepItem item) const { return elements[static_cast<size_t>(item)]; }
 };
 
 // Lets AbsMax and QuantizeFloat8 compute the matrices that they read ([Note: sources of fp8] in kernels/ops/float8.h):

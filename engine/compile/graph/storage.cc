@@ -88,8 +88,7 @@ std::vector<bool> GraphBuilder::MatricesOfBlocks() const {
   return matrices;
 }
 
-std::vector<bool> GraphBuilder::Float8Weights() const {
-  std::vector<bool> weights = MatricesOfBlocks();
+std::vector<bool> GraphBuilder::Float8Weights(std::vector<bool> weights) const {
   for (size_t id = 0; id < weights.size(); ++id) {
     const bool as_used = graph_.parameters[id].storage == Storage::kAsUsed;
     weights[id] = weights[id] && as_used && float8_weights_.count(static_cast<ParameterId>(id)) > 0;
@@ -99,7 +98,7 @@ std::vector<bool> GraphBuilder::Float8Weights() const {
 
 void GraphBuilder::SplitGroups() {
   std::vector<ParameterGroup> groups;
-  const std::vector<bool> float8 = Float8Weights(), of_blocks = MatricesOfBlocks();
+  const std::vector<bool> of_blocks = MatricesOfBlocks(), float8 = Float8Weights(of_blocks);
   const auto is_divided_matrix = [&](ParameterId id) {
     const Parameter& p = graph_.parameters[id];
     const std::vector<int>& divided = options_.divided_groups;

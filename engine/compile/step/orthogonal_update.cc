@@ -110,8 +110,7 @@ void EmitOrthogonalDirection(const MuonRule& rule, const GroupState& g, const Te
   if (dtype != DType::kFloat32) {
     update.gradient_P = writer.AddTensor("muon.widened", BufferCategory::kGradientShards,
                                          Tensor::Contiguous(DType::kFloat32, {own.elements()}));
-    // No Copy: before an update, that is one which widens a gradient (engine/compile/step/passes.h).
-    writer.Emit(compute, Op(DivideByNorm{.x_N = own, .out_N = update.gradient_P}));
+    writer.Emit(compute, Op(Copy{.from = own, .to = update.gradient_P}));
   }
   update.update_5 = step;
   if (!update.rounds_stochastically()) update.number_1 = {};

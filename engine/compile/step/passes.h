@@ -121,7 +121,8 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // - On streams other than kHost, only updates, the instructions of composed optimizers before them, and the all-gathers
 //   of visits have operands in host memory.
 // - The instructions of a composed optimizer for a group stand right before its update. Each writes what a later one of
-//   them, or the update, reads. None is a Copy. A Copy and the PrepareUpdate stand before these.
+//   them, or the update, reads. The first is no Copy. A Copy that widens the gradient, and the PrepareUpdate, stand
+//   before these.
 // - A PrepareUpdate stands where UpdateOnHost requires it, and the last loop has no visits.
 void OffloadState(StepProgram& program);
 

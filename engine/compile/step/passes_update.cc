@@ -25,9 +25,9 @@ const Op* OpAt(const StepProgram& program, InstructionId id) {
 // no visit between them.
 struct UpdateSite {
   InstructionId update = -1;
-  InstructionId widen = -1;  // The copy that widens the gradient right before, or -1.
+  InstructionId widen = -1;  // The Copy that widens the gradient, or -1.
   // The first of the instructions with which a composed optimizer turns the gradient into a direction, which end right
-  // before the update, or -1.
+  // before the update, or -1. They follow the Copy that widens the gradient.
   InstructionId direction = -1;
   // The first instruction that works for this group alone, or a PrepareUpdate right before it. If several optimizers
   // are prepared before the first update, that is the last of them, which may be another group's: copies may stand
@@ -64,7 +64,9 @@ bool Writes(const StepProgram& program, InstructionId id, const std::set<BufferI
   return writes;
 }
 
-// Returns the site of the update `id`. What stands before it belongs to it if it writes what the site reads.
+// Returns the site of the update `id`. What stands before it belongs to it if it writes what the site reads. A Copy
+// that comes first of all that belongs to it reads the gradient, and so widens it. Any other Copy is a part of a
+// direction.
 UpdateSite SiteOf(const StepProgram& program, InstructionId id) {
   UpdateSite site{.update = id, .begin = id};
   std::set<BufferId> read;
@@ -81,11 +83,13 @@ UpdateSite SiteOf(const StepProgram& program, InstructionId id) {
                      });
   };
   add_reads();
-  while (before([&](const Op* op) { return !is_copy(op) && !is_prepare(op) && !is_update(op); })) {
-    site.direction = --site.begin;
+  while (before([&](const Op* op) { return !is_prepare(op) && !is_update(op); })) {
+    --site.begin;
     add_reads();
   }
-  if (before(is_copy)) site.widen = --site.begin;
+  const bool widens = site.begin < id && is_copy(OpAt(program, site.begin));
+  if (widens) site.widen = site.begin;
+  if (site.begin + widens < id) site.direction = site.begin + widens;
   if (site.begin > 0 && is_prepare(OpAt(program, site.begin - 1))) --site.begin;
   return site;
 }

@@ -1,6 +1,6 @@
-// The parts of a sample, and what follows from what they are. A new part is a member of SampleParts and PulledSample
-// (engine/api/data_source.h) and a row in ForEachPart. Programs in C and Python also see their own member of it
-// (shale_sample in engine/c/shale.h, tools/python/shale/_c.py).
+// The parts of a sample, and what follows from what they are. A new part is its members in engine/api/data_source.h and
+// a row in ForEachPart. Programs in C and Python also see their own member of it (engine/c/shale.h,
+// tools/python/shale/_c.py).
 //
 // Guarded: calls what a program brings to read samples, which may throw.
 #pragma once
@@ -27,27 +27,58 @@ struct SamplePart {
   absl::Span<T> SampleParts::*span;
   std::vector<T> PulledSample::*vector;
   int64_t (*elements)(const DataDescription&);  // At each position. 0: the samples do not have it.
-  T missing;                                    // The elements of a sample that is missing.
+  T missing = 0;                                // The elements of a sample that is missing.
+  bool is_token =
+      false;  // Samples without it have features or values in its place, which say whether they fit a model.
+  // If a position has one element or none: what is wrong with samples that have it, for a model that does not read it,
+  // and with those that lack it, for one that does; and what to do.
+  absl::string_view if_unread, if_lacking;
 };
 
 // Calls visit(part) for each SamplePart.
 template <class Visitor>
 void ForEachPart(Visitor&& visit) {
   using Data = const DataDescription&;
-  using Parts = SampleParts;
-  using Pulled = PulledSample;
-  visit(SamplePart<int32_t>{StepItem::kInputs, "input", &Parts::inputs, &Pulled::inputs,
-                            [](Data data) { return int64_t{data.features == 0}; }, 0});
-  visit(SamplePart<float>{StepItem::kFeatures, "feature", &Parts::features, &Pulled::features,
-                          [](Data data) { return data.features; }, 0});
-  visit(SamplePart<int32_t>{StepItem::kTargets, "target", &Parts::targets, &Pulled::targets,
-                            [](Data data) { return int64_t{data.target_values == 0}; }, kMaskedTarget});
-  visit(SamplePart<float>{StepItem::kTargetValues, "target value", &Parts::target_values, &Pulled::target_values,
-                          [](Data data) { return data.target_values; }, 0});
-  visit(SamplePart<float>{StepItem::kTargetWeights, "weight", &Parts::weights, &Pulled::weights,
-                          [](Data data) { return int64_t{data.has_weights}; }, 0});
-  visit(SamplePart<int32_t>{StepItem::kPositionIds, "position id", &Parts::position_ids, &Pulled::position_ids,
-                            [](Data data) { return int64_t{data.has_position_ids}; }, 0});
+  visit(SamplePart<int32_t>{.item = StepItem::kInputs,
+                            .element = "input",
+                            .span = &SampleParts::inputs,
+                            .vector = &PulledSample::inputs,
+                            .elements = [](Data data) { return int64_t{data.features == 0}; },
+                            .is_token = true});
+  visit(SamplePart<float>{.item = StepItem::kFeatures,
+                          .element = "feature",
+                          .span = &SampleParts::features,
+                          .vector = &PulledSample::features,
+                          .elements = [](Data data) { return data.features; }});
+  visit(SamplePart<int32_t>{.item = StepItem::kTargets,
+                            .element = "target",
+                            .span = &SampleParts::targets,
+                            .vector = &PulledSample::targets,
+                            .elements = [](Data data) { return int64_t{data.target_values == 0}; },
+                            .missing = kMaskedTarget,
+                            .is_token = true});
+  visit(SamplePart<float>{.item = StepItem::kTargetValues,
+                          .element = "target value",
+                          .span = &SampleParts::target_values,
+                          .vector = &PulledSample::target_values,
+                          .elements = [](Data data) { return data.target_values; }});
+  visit(SamplePart<float>{
+      .item = StepItem::kTargetWeights,
+      .element = "weight",
+      .span = &SampleParts::weights,
+      .vector = &PulledSample::weights,
+      .elements = [](Data data) { return int64_t{data.has_weights}; },
+      .if_unread = "its targets have weights, and data.target_weights is NONE; set OVER_TOKENS or OVER_WEIGHTS",
+      .if_lacking = "its targets have no weights; set data.target_weights=NONE"});
+  visit(SamplePart<int32_t>{
+      .item = StepItem::kPositionIds,
+      .element = "position id",
+      .span = &SampleParts::position_ids,
+      .vector = &PulledSample::position_ids,
+      .elements = [](Data data) { return int64_t{data.has_position_ids}; },
+      .if_unread = "its samples hold documents that must not see each other; set data.packing=PACK",
+      .if_lacking = "its samples have no position ids, which data.packing PACK needs; give them (position_ids), or set "
+                    "data.packing=CUT"});
 }
 
 // Gives each part the size that it has at `positions` positions of this data. Parts that the data lacks become empty.

@@ -42,7 +42,7 @@ namespace {
 absl::StatusOr<std::vector<ModelGraph>> BuildGenerate(const Job& job, const ModelGraph& train,
                                                       const WorkLimits& limits) {
   constexpr absl::string_view kField = "runtime.generate: ";
-  if (NeedsOf(train).features > 0) {
+  if (NeedsOf(train).ElementsOf(StepItem::kFeatures) > 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         kField, "the model reads features, and only a model that reads tokens can generate; leave it out"));
   }

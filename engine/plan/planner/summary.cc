@@ -216,7 +216,7 @@ bool CountsTheGraph(const Job& job, const ModelGraph& graph) {
 
 }  // namespace
 
-bool PredictsValues(const ModelGraph& graph) { return NeedsOf(graph).target_values > 0; }
+bool PredictsValues(const ModelGraph& graph) { return NeedsOf(graph).ElementsOf(StepItem::kTargetValues) > 0; }
 
 double DocumentAttentionFlops(const Job& job, const ModelGraph& graph, int64_t length) {
   if (!CountsTheGraph(job, graph)) {

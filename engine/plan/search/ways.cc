@@ -204,8 +204,7 @@ const Way& Ways::Exact(const Way& sketch) {
     TakeResults(*same, way);
     return way;
   }
-  MadeDraft made = ahead_.Take({known.name, &known.job, Depth::kSketched});
-  if (made.draft.ok() && !made.placed) Place(known.job, made);
+  MadeDraft made = TakePlaced(known, Depth::kSketched);
   Set(made, way);
   if (made.draft.ok() && way.fits()) Time(known.job, *made.draft, way);
   known.ways[kExact] = way;
@@ -215,8 +214,7 @@ const Way& Ways::Exact(const Way& sketch) {
 absl::StatusOr<Accumulation> Ways::AccumulationWith(const std::vector<Override>& overrides) {
   SHALE_ASSIGN_OR_RETURN(KnownJob * known, KnownJobWith(overrides));
   if (const std::optional<Way>& same = known->ways[kExact]) return same->variant.accumulation;
-  MadeDraft made = ahead_.Take({known->name, &known->job, Depth::kSketched});
-  if (made.draft.ok() && !made.placed) Place(known->job, made);
+  const MadeDraft made = TakePlaced(*known, Depth::kSketched);
   SHALE_RETURN_IF_ERROR(made.draft.status());
   return made.draft->options.accumulation;
 }
@@ -234,8 +232,7 @@ std::vector<Variant> Ways::PlannedWith(const std::vector<std::vector<Override>>&
     const absl::StatusOr<KnownJob*> known = KnownJobWith(overrides);
     way.variant.status = known.status();
     if (known.ok()) {
-      MadeDraft made = ahead_.Take({(*known)->name, &(*known)->job, Depth::kPlaced});
-      if (made.draft.ok() && !made.placed) Place((*known)->job, made);
+      MadeDraft made = TakePlaced(**known, Depth::kPlaced);
       Set(made, way);
       if (made.draft.ok()) Time((*known)->job, *made.draft, way);
     }
@@ -304,6 +301,12 @@ void Ways::Make(const Job& job, Depth depth, MadeDraft& made) {
   if (depth != Depth::kPlaced || made.placed) return;
   Place(job, made);
   if (made.draft.ok() && made.draft->fits) drafter_.TimeOf(job, *made.draft);
+}
+
+MadeDraft Ways::TakePlaced(const KnownJob& known, Depth depth) {
+  MadeDraft made = ahead_.Take({known.name, &known.job, depth});
+  if (made.draft.ok() && !made.placed) Place(known.job, made);
+  return made;
 }
 
 void Ways::Place(const Job& job, MadeDraft& made) {

@@ -234,6 +234,8 @@ class Ways {
   // Makes what a draft lacks to this depth. Any thread may call it, as the function below.
   void Make(const Job& job, Depth depth, MadeDraft& made);
   void Place(const Job& job, MadeDraft& made);
+  // Takes the draft of a job, which other threads may have made to this depth, and places it.
+  MadeDraft TakePlaced(const KnownJob& known, Depth depth);
   // Sets what a draft of the way says.
   void Set(const MadeDraft& made, Way& way);
   // Sets the seconds.

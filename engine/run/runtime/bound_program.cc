@@ -131,10 +131,9 @@ absl::Status IterationGraphs::CaptureOnce(size_t loop, int64_t iteration) {
 absl::Status IterationGraphs::Launch(size_t loop, int64_t iteration) {
   Captured& captured = graphs_.at({loop, loops_[loop].VariantOf(iteration)});
   if (captured.iteration != iteration) {
-    for (const StepItemCopyNode& copy : captured.copies) {
-      const StepItems::Ends ends =
-          host_items_.EndsOf(std::get<StepItemCopy>(bound_[copy.instruction].action), iteration);
-      SHALE_RETURN_IF_ERROR(captured.graph->SetCopy(copy.copy, ends.to, ends.from));
+    for (const auto& [id, copy] : captured.copies) {
+      const StepItems::Ends ends = host_items_.EndsOf(std::get<StepItemCopy>(bound_[id].action), iteration);
+      SHALE_RETURN_IF_ERROR(captured.graph->SetCopy(copy, ends.to, ends.from));
     }
     captured.iteration = iteration;
   }
@@ -150,7 +149,7 @@ absl::Status IterationGraphs::Enqueue(InstructionId id, int64_t iteration, Captu
   if (copy == nullptr) return LaunchOp(instruction, runtime_);
   const StepItems::Ends ends = host_items_.EndsOf(*copy, iteration);
   SHALE_ASSIGN_OR_RETURN(const CapturedCopy node, stream.CaptureCopy(ends.to, ends.from, copy->device.extent_bytes()));
-  captured.copies.push_back({id, node});
+  captured.copies.emplace_back(id, node);
   return absl::OkStatus();
 }
 

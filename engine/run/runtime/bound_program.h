@@ -67,14 +67,10 @@ class IterationGraphs {
   size_t size() const { return graphs_.size(); }
 
  private:
-  struct StepItemCopyNode {
-    InstructionId instruction = 0;
-    CapturedCopy copy;
-  };
   struct Captured {
     std::unique_ptr<Graph> graph;
-    std::vector<StepItemCopyNode> copies;
-    int64_t iteration = 0;  // The iteration whose copies are set in the graph now.
+    std::vector<std::pair<InstructionId, CapturedCopy>> copies;  // Of items of the step.
+    int64_t iteration = 0;                                       // The iteration whose copies are set in the graph now.
   };
 
   IterationGraphs(std::vector<LoopGraphs> loops, const BoundProgram& bound, const StepItems& host_items,

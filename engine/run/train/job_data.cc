@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
+#include "engine/files/data/sample_parts.h"
 #include "engine/files/data/sample_sources.h"
 #include "engine/files/hugging_face/folder_files.h"
 #include "engine/strings/utf8.h"
@@ -158,24 +158,15 @@ absl::Status CheckTraining(const DataSource& source, const Job& job) {
 // Prepares a loader for a model. Returns InvalidArgument if the data does not have what the model reads.
 absl::Status Fit(const DataNeeds& needs, BatchLoader& loader) {
   const DataDescription& data = loader.source().description();
-  for (const auto& [given, wanted, what] : {std::tuple(data.features, needs.features, "features"),
-                                            {data.target_values, needs.target_values, "target values"}}) {
-    if (given == wanted) continue;
-    return Refuse(data.name, "a position has ", given, " ", what, ", and the model reads ", wanted,
-                  given == 0 || wanted == 0 ? " (0: tokens)" : "");
-  }
-  const bool reads_weights = needs.target_weights != TargetWeights::kNone;
-  if (data.has_weights != reads_weights) {
-    return Refuse(data.name, data.has_weights ? "its targets have weights, and data.target_weights is NONE; set "
-                                                "OVER_TOKENS or OVER_WEIGHTS"
-                                              : "its targets have no weights; set data.target_weights=NONE");
-  }
-  if (data.has_position_ids != needs.position_ids) {
-    return Refuse(data.name, data.has_position_ids
-                                 ? "its samples hold documents that must not see each other; set data.packing=PACK"
-                                 : "its samples have no position ids, which data.packing PACK needs; give them "
-                                   "(position_ids), or set data.packing=CUT");
-  }
+  absl::Status fits;
+  ForEachPart([&](const auto& part) {
+    const int64_t given = part.elements(data), wanted = needs.ElementsOf(part.item);
+    if (given == wanted || part.is_token) return;
+    if (!part.if_unread.empty()) return fits.Update(Refuse(data.name, wanted == 0 ? part.if_unread : part.if_lacking));
+    fits.Update(Refuse(data.name, "a position has ", given, " ", part.element, "s, and the model reads ", wanted,
+                       given == 0 || wanted == 0 ? " (0: tokens)" : ""));
+  });
+  SHALE_RETURN_IF_ERROR(fits);
   const int64_t limit = needs.input_ids > 0 ? needs.input_ids : needs.target_ids;
   if (limit > 0 && data.vocabulary > limit) {
     return Refuse(data.name, "its vocabulary is ", data.vocabulary, ", that of the model is ", limit);

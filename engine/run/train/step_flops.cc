@@ -13,7 +13,7 @@ StepFlops::StepFlops(const Job& job, const ModelGraph& graph, double float8_spee
     : job_(job),
       graph_(graph),
       // A model with one target for a sequence has FLOPs for each target, and not for each token.
-      has_documents_(NeedsOf(graph).position_ids && !graph.last_target_only),
+      has_documents_(graph.position_ids && !graph.last_target_only),
       per_token_(FlopsAtPeak(ModelFlopsPerToken(job, graph), Float8FlopsPerToken(graph), float8_speed)) {
   if (!has_documents_) return;
   const int64_t length = graph.sequence_length;

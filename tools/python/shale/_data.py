@@ -9,6 +9,9 @@ import numpy as np
 from shale import _c
 
 _OUT_OF_DATA = object()
+# The parts of a sample, with the type and the number of dimensions of each.
+_PARTS = {name: (np.dtype(pointer._type_), 2 if name in ("features", "target_values") else 1)
+          for name, pointer in _c.Sample._fields_ if hasattr(pointer, "contents")}
 
 
 class _Source:
@@ -27,8 +30,8 @@ class _Source:
         self._struct = _c.Data(
             name=self._name, sequence_length=len(inputs if inputs is not None else features),
             vocabulary=vocabulary, features=0 if features is None else features.shape[1],
-            target_values=0 if values is None else values.shape[1], has_weights=int("weights" in parts),
-            has_position_ids=int("position_ids" in parts))
+            target_values=0 if values is None else values.shape[1],
+            **{flag: int(flag[len("has_"):] in parts) for flag, _ in _c.Data._fields_ if flag.startswith("has_")})
 
     def struct(self):
         return ctypes.pointer(self._struct)
@@ -120,13 +123,11 @@ def as_parts(sample):
         inputs, targets = as_array(inputs), as_array(targets)
         sample = {"features" if inputs.ndim == 2 else "inputs": inputs,
                   "target_values" if targets.ndim == 2 else "targets": targets}
-    kinds = {"inputs": (np.int32, 1), "features": (np.float32, 2), "targets": (np.int32, 1),
-             "target_values": (np.float32, 2), "weights": (np.float32, 1), "position_ids": (np.int32, 1)}
     parts = {}
     for name, part in sample.items():
-        if name not in kinds:
-            raise ValueError(f"a sample has {name!r}; allowed: {', '.join(kinds)}")
-        dtype, dimensions = kinds[name]
+        if name not in _PARTS:
+            raise ValueError(f"a sample has {name!r}; allowed: {', '.join(_PARTS)}")
+        dtype, dimensions = _PARTS[name]
         part = as_array(part)
         if part.ndim != dimensions:
             raise ValueError(f"{name} has {part.ndim} dimensions; needed: {dimensions}")

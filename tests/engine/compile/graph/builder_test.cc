@@ -96,20 +96,22 @@ TEST(NeedsOf, NamesWhatAModelReads) {
   absl::StatusOr<ModelGraph> graph = BuildRegression({.micro_batch = 2, .sequence_length = 3}, 4, 4);
   ASSERT_TRUE(graph.ok()) << graph.status();
   DataNeeds needs = NeedsOf(*graph);
-  EXPECT_EQ(needs.features, 4);
-  EXPECT_EQ(needs.target_values, 2);
+  EXPECT_EQ(needs.ElementsOf(StepItem::kFeatures), 4);
+  EXPECT_EQ(needs.ElementsOf(StepItem::kTargetValues), 2);
+  EXPECT_EQ(needs.ElementsOf(StepItem::kTargetWeights), 0);
   EXPECT_EQ(needs.input_ids, 0);
   EXPECT_EQ(needs.target_ids, 0);
   const MlpConfig mlp{.vocabulary = 7, .embedding = 3, .hidden = 5};
   graph = BuildMlp(mlp, {.micro_batch = 2, .sequence_length = 4, .target_weights = TargetWeights::kOverTokens});
   ASSERT_TRUE(graph.ok()) << graph.status();
   needs = NeedsOf(*graph);
-  EXPECT_EQ(needs.features, 0);
-  EXPECT_EQ(needs.target_values, 0);
+  EXPECT_EQ(needs.ElementsOf(StepItem::kFeatures), 0);
+  EXPECT_EQ(needs.ElementsOf(StepItem::kTargetValues), 0);
   EXPECT_EQ(needs.input_ids, 7);
   EXPECT_EQ(needs.target_ids, 7);
   EXPECT_TRUE(needs.last_target_only);
-  EXPECT_EQ(needs.target_weights, TargetWeights::kOverTokens);
+  EXPECT_EQ(needs.ElementsOf(StepItem::kTargetWeights), 1);
+  EXPECT_EQ(needs.ElementsOf(StepItem::kPositionIds), 0);
 }
 
 TEST(GraphBuilder, EvaluationAndLogitsHaveNoGradients) {

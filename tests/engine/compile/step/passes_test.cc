@@ -112,39 +112,47 @@ TEST_F(PassTest, StateComesInOneGroupAheadAndGoesOutAtOnce) {
                           "compute Lion", "copy Offload c.m"));
 }
 
+// The first Copy widens the gradient. The last one makes the direction of the update, as that of Muon in bf16 does.
 TEST_F(PassTest, WhatMakesADirectionReadsWhatComesInForItsUpdate) {
   std::vector<Group> groups;
   for (const char* name : {"a", "b", "c"}) groups.push_back(AddGroup(name, MemoryKind::kHost));
   const BufferId totals = builder_.AddBuffer("totals", 24), sums = builder_.AddBuffer("sums", 32);
+  const BufferId widened = builder_.AddBuffer("widened", 32), direction = builder_.AddBuffer("direction", 32);
   Visit(0, {}, {Vector(groups[0].gradient), Vector(groups[1].gradient), Vector(groups[2].gradient)}, Phase::kBackward);
   builder_.Once();
   Norm(groups[0], Row(totals));
   for (int i = 0; i < 3; ++i) {
     UpdateGroup(i, groups[i], Row(totals));
     StepProgram& program = builder_.program();
-    const Instruction update = program.instructions.back();
+    Instruction update = program.instructions.back();
     program.instructions.pop_back();
-    Instruction sum = update, scale = update;
+    std::get<Op>(update.action).As<Update>()->gradient_P = Vector(direction);
+    Instruction widen = update, sum = update, scale = update, copy = update;
     const Tensor step = std::get<Op>(update.action).As<Update>()->update_5;
-    sum.action = Op(Adafactor{.gradient_P = Vector(groups[i].gradient), .sums = Vector(sums)});
+    widen.action = Op(Copy{.from = Vector(groups[i].gradient), .to = Vector(widened)});
+    sum.action = Op(Adafactor{.gradient_P = Vector(widened), .sums = Vector(sums)});
     scale.action = Op(Adafactor{.stage = Adafactor::Stage::kScale,
                                 .master_P = Vector(groups[i].moment),
                                 .moments = Vector(sums),
                                 .step_5 = step});
-    for (const Instruction& instruction : {sum, scale, update}) program.instructions.push_back(instruction);
+    copy.action = Op(Copy{.from = Vector(sums), .to = Vector(direction)});
+    for (const Instruction& instruction : {widen, sum, scale, copy, update}) {
+      program.instructions.push_back(instruction);
+    }
   }
   StepProgram program = builder_.Finish();
   OffloadState(program);
   EXPECT_THAT(Listing(program),
               ElementsAre("compute LayerNormForward", "|", "copy Fetch a.m", "copy Fetch b.m", "compute SumSquares",
-                          "compute PrepareUpdate", "compute Adafactor", "compute Adafactor", "compute Lion",
-                          "copy Offload a.m", "copy Fetch c.m", "compute PrepareUpdate", "compute Adafactor",
-                          "compute Adafactor", "compute Lion", "copy Offload b.m", "compute PrepareUpdate",
-                          "compute Adafactor", "compute Adafactor", "compute Lion", "copy Offload c.m"));
+                          "compute PrepareUpdate", "compute Copy", "compute Adafactor", "compute Adafactor",
+                          "compute Copy", "compute Lion", "copy Offload a.m", "copy Fetch c.m", "compute PrepareUpdate",
+                          "compute Copy", "compute Adafactor", "compute Adafactor", "compute Copy", "compute Lion",
+                          "copy Offload b.m", "compute PrepareUpdate", "compute Copy", "compute Adafactor",
+                          "compute Adafactor", "compute Copy", "compute Lion", "copy Offload c.m"));
   for (const Instruction& instruction : program.instructions) {
     const Op* op = std::get_if<Op>(&instruction.action);
     if (op == nullptr || !op->Is<Update>()) continue;
-    const auto* scale = std::get<Op>((&instruction - 1)->action).As<Adafactor>();
+    const auto* scale = std::get<Op>((&instruction - 2)->action).As<Adafactor>();
     EXPECT_EQ(scale->master_P.where.symbol, op->As<Update>()->states[0].where.symbol);
     EXPECT_EQ(program.buffers[scale->master_P.where.symbol].memory, MemoryKind::kDevice);
   }

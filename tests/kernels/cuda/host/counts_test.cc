@@ -154,20 +154,27 @@ TEST(KernelCounts, Float8SourcesReadWhatTheirOpsRead) {
   const int64_t rows = CountedRows() / 16 * 16;
   constexpr int64_t kInner = 4864, kPack = 8;
   using Kind = Float8Source::Kind;
-  for (const Kind kind : {Kind::kNorm, Kind::kGate, Kind::kGateGradient}) {
-    const bool norm = kind == Kind::kNorm, gradient = kind == Kind::kGateGradient;
-    const int64_t columns = gradient ? 2 * kInner : kInner;
+  for (const Kind kind :
+       {Kind::kNorm, Kind::kLayerNorm, Kind::kGelu, Kind::kGeluGradient, Kind::kGate, Kind::kGateGradient}) {
+    const bool layer_norm = kind == Kind::kLayerNorm, norm = kind == Kind::kNorm || layer_norm;
+    const bool gates = kind == Kind::kGateGradient, gated = kind == Kind::kGate || gates;
+    const bool gradient = kind == Kind::kGeluGradient || gates;
+    const int64_t columns = gates ? 2 * kInner : kInner;
     ReservedMemory memory;
     Float8Source source = {.kind = kind};
     if (norm) source.weight_C = memory.Zeros(kCountedAct, {kInner});
     if (norm) source.rstd_R = memory.Zeros(DType::kFloat32, {rows});
+    if (layer_norm) source.bias_C = memory.Zeros(kCountedAct, {kInner});
+    if (layer_norm) source.mean_R = memory.Zeros(DType::kFloat32, {rows});
     if (gradient) source.d_y_RF = memory.Zeros(kCountedAct, {rows, kInner});
-    const AbsMax maximum = {.x_RC = memory.Zeros(kCountedAct, {rows, norm ? kInner : 2 * kInner}),
+    const AbsMax maximum = {.x_RC = memory.Zeros(kCountedAct, {rows, gated ? 2 * kInner : kInner}),
                             .maximum_1 = memory.Zeros(DType::kFloat32, {1}),
                             .source = source};
     const std::string name(ToString(kind).data(), ToString(kind).size());
     const cuda_on_host::Counts m = CountOf("AbsMax of a " + name, memory, maximum, rows);
-    const int64_t once = rows * (norm ? 2 * 2 * kInner + 4 * kInner / kPack : (gradient ? 3 : 2) * 2 * kInner);
+    // x, d_y, weight and bias, and for each pack rstd and mean.
+    const int64_t once =
+        rows * (2 * kInner * (1 + gated + gradient + norm + layer_norm) + 4 * kInner / kPack * (norm + layer_norm));
     const int64_t blocks = CeilDivide(rows * kInner / kPack, cuda::kMaximumPacks);
     EXPECT_EQ(m.read_bytes, once + 4 * blocks);
     const auto scales = [&](int64_t of_rows, int64_t of_columns) {
@@ -182,7 +189,7 @@ TEST(KernelCounts, Float8SourcesReadWhatTheirOpsRead) {
                                      .scales = Float8Scales::kTiles,
                                      .source = source};
     const cuda_on_host::Counts q = CountOf("QuantizeFloat8 of a " + name + " in tiles", memory, quantize, rows);
-    EXPECT_EQ(q.read_bytes, gradient ? 2 * once : once);
+    EXPECT_EQ(q.read_bytes, gates ? 2 * once : once);
   }
 }
 

@@ -134,20 +134,25 @@ TEST(CudaFloat8, NeedsEachOfItsBarriers) {
 }
 
 // A source changes no barrier: what a thread computes of its numbers, it does before the first one.
-TEST(CudaFloat8, NeedsEachOfItsBarriersWithNormsAndGates) {
+TEST(CudaFloat8, NeedsEachOfItsBarriersWithEachSource) {
   constexpr int64_t kRows = 40, kInner = 33;
   using Kind = Float8Source::Kind;
-  for (const Kind kind : {Kind::kNorm, Kind::kGate, Kind::kGateGradient}) {
+  for (const Kind kind : {Kind::kNorm, Kind::kLayerNorm, Kind::kRope, Kind::kGelu, Kind::kGeluGradient, Kind::kGate,
+                          Kind::kGateGradient}) {
     SCOPED_TRACE(ToString(kind));
-    const bool norm = kind == Kind::kNorm, gradient = kind == Kind::kGateGradient;
-    const int64_t columns = gradient ? 2 * kInner : kInner;
+    const bool layer_norm = kind == Kind::kLayerNorm, norm = kind == Kind::kNorm || layer_norm;
+    const bool gates = kind == Kind::kGateGradient, gated = kind == Kind::kGate || gates;
+    const int64_t columns = gates ? 2 * kInner : kInner;
     TestMemory memory;
     const auto rows = [&](int64_t width) { return memory.Random(DType::kBFloat16, {kRows, width}); };
     Float8Source source = {.kind = kind};
     if (norm) source.weight_C = memory.Random(DType::kBFloat16, {kInner});
     if (norm) source.rstd_R = memory.Random(DType::kFloat32, {kRows}, 1, 2);
-    if (gradient) source.d_y_RF = rows(kInner);
-    const Tensor x = rows(norm ? kInner : 2 * kInner);
+    if (layer_norm) source.bias_C = memory.Random(DType::kBFloat16, {kInner});
+    if (layer_norm) source.mean_R = memory.Random(DType::kFloat32, {kRows});
+    if (gates || kind == Kind::kGeluGradient) source.d_y_RF = rows(kInner);
+    if (kind == Kind::kRope) source.rotation = {.sequence_length = kRows / 2, .heads = 2, .head_width = 8};
+    const Tensor x = rows(gated ? 2 * kInner : kInner);
     ExpectNeedsEachOfItsBarriers(memory, AbsMax{x, memory.Output(DType::kFloat32, {1}), source}, 1);
     const auto expect_barriers = [&](QuantizeFloat8 op, const Tensor& transposed_scales, size_t one, size_t both) {
       op.x_RC = x;

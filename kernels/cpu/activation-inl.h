@@ -1,11 +1,11 @@
-// The activations of gates, and GELU by erf, which the ops of activations and the conversion to fp8 share. A kernel
-// file includes it once per instruction set, like simd-inl.h.
+// The activations, SiLU and GELU by the tanh formula and by erf, and the gates that use them. The ops of activations
+// and the conversion to fp8 share them. A kernel file includes it once per instruction set, like simd-inl.h.
 
-#if defined(SHALE_KERNELS_CPU_GATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SHALE_KERNELS_CPU_GATE_INL_H_
-#undef SHALE_KERNELS_CPU_GATE_INL_H_
+#if defined(SHALE_KERNELS_CPU_ACTIVATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_ACTIVATION_INL_H_
+#undef SHALE_KERNELS_CPU_ACTIVATION_INL_H_
 #else
-#define SHALE_KERNELS_CPU_GATE_INL_H_
+#define SHALE_KERNELS_CPU_ACTIVATION_INL_H_
 #endif
 
 #include "kernels/cpu/exp-inl.h"
