@@ -144,7 +144,6 @@ class RandomTextJobs : public TextDataTest {
 
   // Gives a job matmuls in fp8, and sizes that these need.
   static void TakeFloat8(Random& random, TextJob& job) {
-    if (job.has_base) return;  // The base has its sizes.
     absl::StrReplaceAll({{"width: 16", "width: 64"}, {"hidden: 24", "hidden: 48"}}, &job.model);
     for (std::string& override : job.overrides) {
       if (absl::StartsWith(override, "batch.sequence_length=")) override = "batch.sequence_length=32";
@@ -240,6 +239,7 @@ class RandomTextJobs : public TextDataTest {
     job.overrides = {absl::StrCat("batch.global_batch=", job.global_batch),
                      absl::StrCat("batch.sequence_length=", length), "checkpoint.every_steps=2"};
     const bool in_backward = ChooseUpdate(random, job);
+    if (job.bf16 && Pick(random, 2) == 0) TakeFloat8(random, job);  // Before a base gets its sizes.
     job.recomputation.push_back(absl::StrCat("activation_checkpointing.preset=",
                                              OneOf(random, {"CHEAP", "ATTENTION", "FFN", "SUBLAYERS", "BLOCK"})));
     if (layers > 1 && Pick(random, 2) == 0) job.recomputation.push_back("activation_checkpointing.segment_blocks=2");
@@ -247,7 +247,6 @@ class RandomTextJobs : public TextDataTest {
     ChooseGroups(random, in_backward, job);
     ChooseFp16(random, job);
     ChooseDivision(random, job);
-    if (job.bf16 && Pick(random, 2) == 0) TakeFloat8(random, job);
     return job;
   }
 
