@@ -267,7 +267,10 @@ void ExpectEqualBits(const std::vector<StepReport>& a, const std::vector<StepRep
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].step, b[i].step);
     EXPECT_EQ(a[i].loss, b[i].loss) << "step " << a[i].step;
-    EXPECT_EQ(a[i].gradient_norm, b[i].gradient_norm) << "step " << a[i].step;
+    // A step that is skipped, because its loss scale is too large, may have a norm that is not a number.
+    if (!std::isnan(a[i].gradient_norm) || !std::isnan(b[i].gradient_norm)) {
+      EXPECT_EQ(a[i].gradient_norm, b[i].gradient_norm) << "step " << a[i].step;
+    }
     EXPECT_EQ(a[i].step_tokens, b[i].step_tokens) << "step " << a[i].step;
   }
 }
