@@ -14,6 +14,15 @@ namespace {
 // because its stride may be anything.
 int64_t RowStride(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.stride(0); }
 
+// Lets a vector have one description, whether it is a row or a transposed column. oneDNN takes the two for one matrix
+// and answers with what it made first, whose scratch may be another one.
+void DescribeVectors(MatMulShape& s) {
+  if (s.m == 1 && s.a_stride_k == 1) s.a_stride_m = s.k;
+  if (s.n == 1 && s.b_stride_k == 1) s.b_stride_n = s.k;
+  if (s.k == 1 && s.a_stride_m == 1) s.a_stride_k = 1;
+  if (s.k == 1 && s.b_stride_n == 1) s.b_stride_k = 1;
+}
+
 MatMulShape ShapeOf(const MatMul& op) {
   MatMulShape shape{.m = op.m(), .n = op.n(), .k = op.k()};
   shape.a_stride_m = op.transpose_a ? 1 : RowStride(op.a);
@@ -32,6 +41,7 @@ MatMulShape ShapeOf(const MatMul& op) {
   shape.bias = op.bias_N.present();
   shape.accumulate = op.accumulate;
   shape.scale = op.scale;
+  DescribeVectors(shape);
   return shape;
 }
 

@@ -293,6 +293,20 @@ TEST(CpuMatMulTest, MatMulsOfFloat8AreNearToExactOnesAndHaveTheSameBitsOnAnyNumb
   }
 }
 
+// Regression: oneDNN takes a row and a transposed column for one matrix, and answers with what it made first. Muon
+// plans both products of a matrix with one row, and the one that had less scratch was refused when it ran.
+TEST(CpuMatMulTest, AVectorNeedsTheSameScratchAsARowAndAsATransposedColumn) {
+  const auto ops = CreateCpuOps({.threads = 1, .cpu_matmuls = CpuMatMuls::kOneDnn});
+  for (const int64_t k : {1, 16, 24}) {
+    const Tensor row = Tensor::Contiguous(DType::kFloat32, {1, k}),
+                 column = Tensor::Contiguous(DType::kFloat32, {k, 1});
+    const Tensor c = Tensor::Contiguous(DType::kFloat32, {1, 1});
+    EXPECT_EQ(ops->ScratchBytes(MatMul{.a = row, .b = row, .c_MN = c, .transpose_b = true}),
+              ops->ScratchBytes(MatMul{.a = column, .b = column, .c_MN = c, .transpose_a = true}))
+        << k;
+  }
+}
+
 TEST(CpuMatMulTest, LargeMatMulsOfWholeNumbersAreExact) {
   if (LimitChangesNothing()) GTEST_SKIP();
   std::mt19937 random(7);

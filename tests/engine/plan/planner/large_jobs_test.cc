@@ -261,6 +261,30 @@ TEST(LargeJobs, TheSettingOfTheWorkspaceIsThatOfTheKernels) {
   EXPECT_EQ(FactsOf(*FindField("runtime.attention_workspace_bytes")).max(), cuda::kLargestWorkspaceBytes);
 }
 
+// At the peak are the gradients of a block in backward, and those of the block after it, which are sent: the arithmetic
+// of the table in tools/manual/optimizers.md. The number of blocks does not change it. Shards are padded.
+TEST(LargeJobs, GradientsOfLlama3Of405BThatLeaveInBf16TakeTwoBytes) {
+  constexpr int64_t kWidth = 16384, kHidden = 53248, kKeys = 8 * 128;
+  constexpr int64_t kBlock = kWidth * (2 * kWidth + 2 * kKeys + 3 * kHidden + 2);
+  const auto resolve = [](const char* reduce) {
+    return Resolve("llama3_405b", 2048,
+                   {{"model.decoder.layers=4", "sharding.accumulation=SHARDED", "batch.global_batch=16384",
+                     absl::StrCat("precision.reduce=", reduce)}});
+  };
+  const absl::StatusOr<ResolvedJob> wide = resolve("FP32"), narrow = resolve("BF16");
+  ASSERT_TRUE(wide.ok() && narrow.ok()) << wide.status() << narrow.status();
+  std::map<std::string, double> of_parameter;  // Bytes for each parameter of a block.
+  for (const Buffer& buffer : narrow->plan.train.step.program.buffers) {
+    of_parameter[buffer.name] = static_cast<double>(buffer.slot_bytes) / kBlock;
+  }
+  EXPECT_NEAR(of_parameter.at("blocks.2.unit_gradient"), 4, 0.001);
+  EXPECT_NEAR(of_parameter.at("blocks.3.gradient.sent"), 2, 0.001);
+  EXPECT_NEAR(of_parameter.at("blocks.3.gradient.received"), 0.25, 0.001);
+  // Other buffers at the peak differ by a few.
+  const auto saved = static_cast<double>(wide->plan.arena_bytes - narrow->plan.arena_bytes);
+  EXPECT_NEAR(saved / kBlock, 4 - 2 - 0.25, 0.1);
+}
+
 TEST(LargeJobs, Llama3Of405BOn512Gpus) {
   ExpectFits(59'429'068'296, Resolve("llama3_405b", 512, {kSqrtSegments}));
   ExpectFits(52'727'547'144, Resolve("llama3_405b", 512, {kSixBytes, kInBackward, kSqrtSegments}));

@@ -144,7 +144,6 @@ class RandomTextJobs : public TextDataTest {
 
   // Gives a job matmuls in fp8, and sizes that these need.
   static void TakeFloat8(Random& random, TextJob& job) {
-    if (job.has_base) return;  // The base has its sizes.
     absl::StrReplaceAll({{"width: 16", "width: 64"}, {"hidden: 24", "hidden: 48"}}, &job.model);
     for (std::string& override : job.overrides) {
       if (absl::StartsWith(override, "batch.sequence_length=")) override = "batch.sequence_length=32";
@@ -240,6 +239,7 @@ class RandomTextJobs : public TextDataTest {
     job.overrides = {absl::StrCat("batch.global_batch=", job.global_batch),
                      absl::StrCat("batch.sequence_length=", length), "checkpoint.every_steps=2"};
     const bool in_backward = ChooseUpdate(random, job);
+    if (job.bf16 && Pick(random, 2) == 0) TakeFloat8(random, job);  // Before a base gets its sizes.
     job.recomputation.push_back(absl::StrCat("activation_checkpointing.preset=",
                                              OneOf(random, {"CHEAP", "ATTENTION", "FFN", "SUBLAYERS", "BLOCK"})));
     if (layers > 1 && Pick(random, 2) == 0) job.recomputation.push_back("activation_checkpointing.segment_blocks=2");
@@ -247,7 +247,6 @@ class RandomTextJobs : public TextDataTest {
     ChooseGroups(random, in_backward, job);
     ChooseFp16(random, job);
     ChooseDivision(random, job);
-    if (job.bf16 && Pick(random, 2) == 0) TakeFloat8(random, job);
     return job;
   }
 
@@ -268,7 +267,10 @@ void ExpectEqualBits(const std::vector<StepReport>& a, const std::vector<StepRep
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].step, b[i].step);
     EXPECT_EQ(a[i].loss, b[i].loss) << "step " << a[i].step;
-    EXPECT_EQ(a[i].gradient_norm, b[i].gradient_norm) << "step " << a[i].step;
+    // A step that is skipped, because its loss scale is too large, may have a norm that is not a number.
+    if (!std::isnan(a[i].gradient_norm) || !std::isnan(b[i].gradient_norm)) {
+      EXPECT_EQ(a[i].gradient_norm, b[i].gradient_norm) << "step " << a[i].step;
+    }
     EXPECT_EQ(a[i].step_tokens, b[i].step_tokens) << "step " << a[i].step;
   }
 }

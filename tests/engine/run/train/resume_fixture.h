@@ -84,6 +84,7 @@ model { )",
     run.resumed = (*trainer)->resumed();
     run.status = (*trainer)->Run({.on_step =
                                       [&](const StepReport& report) {
+                                        EXPECT_EQ(report.peak_bytes_measured, report.peak_bytes_planned);
                                         run.losses[report.step] = report.loss;
                                         run.tokens = report.tokens;
                                         if (report.step == last_step) (*trainer)->RequestStop();

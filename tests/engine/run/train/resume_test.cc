@@ -86,6 +86,9 @@ constexpr char kFp32[] = "precision.compute=FP32", kBf16[] = "precision.compute=
                kSplit[] = "precision.master=SPLIT", kLayered[] = "sharding.accumulation=LAYERED",
                kZero2[] = "sharding.strategy=ZERO2", kRecomputeBlocks[] = "activation_checkpointing.preset=BLOCK",
                kBlocking[] = "checkpoint.asynchronous=false";
+// Matmuls in fp8, and the sizes that they need.
+constexpr char kFloat8[] = "precision={compute: BF16 matmuls: FP8}", kFloat8Length[] = "batch.sequence_length=16",
+               kFloat8Sizes[] = "model.decoder={width: 32 hidden: 48}";
 
 std::vector<Variation> VariationsOfModels() {
   return {
@@ -148,10 +151,10 @@ std::vector<Variation> VariationsOfDTypes() {
        {"precision={compute: FP16 gradient_shards: BF16 growth_interval: 2 fp32_logits: true}", kLayered}},
       {"Fp8",
        "decoder { family: LLAMA width: 32 layers: 2 heads: 2 kv_heads: 1 hidden: 48 }",
-       {"precision={compute: BF16 matmuls: FP8}", kRecomputeBlocks, "batch.sequence_length=16"}},
+       {kFloat8, kRecomputeBlocks, kFloat8Length}},
       {"Fp8Blockwise",
        "decoder { family: LLAMA width: 32 layers: 2 heads: 2 kv_heads: 1 hidden: 144 }",
-       {"precision={compute: BF16 matmuls: FP8 fp8_scaling: BLOCKWISE}", kLayered, "batch.sequence_length=16"}},
+       {kFloat8, "precision.fp8_scaling=BLOCKWISE", kLayered, kFloat8Length}},
   };
 }
 
@@ -297,7 +300,22 @@ std::vector<Change> Changes() {
   };
 }
 
+// A checkpoint has nothing of fp8: a run goes on with it, without it, or with other scales.
+std::vector<Change> ChangesOfFloat8() {
+  return {
+      {"Float8ToBf16",
+       {kFloat8, kFloat8Length, kFloat8Sizes},
+       {kBf16, kFloat8Length, kFloat8Sizes, "sharding.ranks=2"}},
+      {"SplitToFloat8", {kBf16, kSplit, kFloat8Length, kFloat8Sizes}, {kFloat8, kFloat8Length, kFloat8Sizes}},
+      {"Float8ToBlockwise",
+       {kFloat8, kFloat8Length, kFloat8Sizes},
+       {kFloat8Length, kFloat8Sizes, kFloat8, "precision.fp8_scaling=BLOCKWISE", "sharding.strategy=ZERO1"}},
+  };
+}
+
 INSTANTIATE_TEST_SUITE_P(Changes, SameState, ::testing::ValuesIn(Changes()),
+                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(ChangesOfFloat8, SameState, ::testing::ValuesIn(ChangesOfFloat8()),
                          [](const auto& test) { return std::string(test.param.name); });
 
 // With a learning rate of almost 0 all losses are equal, so that the first evaluation is the best.
