@@ -225,6 +225,21 @@ TEST_F(CudaJobTest, TheFasterAttentionIsPlannedAndRun) {
   EXPECT_THAT(faster.description, HasSubstr("measured to be slower: " + shape));
 }
 
+// A job that says who computes attention asks no rates.
+TEST_F(CudaJobTest, RatesOfAttentionAreThoseOfTheKindOfGpu) {
+  const auto rows = [&](const std::string& setting, const cuda::ComputeCapability& gpu) {
+    const auto options = AttentionOptionsOn(MakeJob({"runtime.device=CUDA", setting}), gpu);
+    EXPECT_TRUE(options.ok()) << options.status();
+    return options.ok() ? options->rates.size() : -1;
+  };
+  EXPECT_GT(rows("name=attention", {9, 0}), 0);
+  EXPECT_EQ(rows("name=attention", {7, 5}), 0);
+  EXPECT_EQ(rows("name=attention", {}), 0);
+  for (const char* said : {"true", "false"}) {
+    EXPECT_EQ(rows(absl::StrCat("runtime.cudnn_attention=", said), {9, 0}), 0);
+  }
+}
+
 // A trace was written when its run ended, after the last checkpoint, so that whoever ended the process before had none.
 TEST_F(CudaJobTest, ATraceIsThereAfterItsLastStep) {
   const auto backend = OnStandIn(std::make_shared<StandInRuntime>(kLarge), kRanksPerDevice);
