@@ -74,22 +74,31 @@ absl::StatusOr<AttentionRates::Row> AttentionRates::ParseRow(absl::string_view l
 }
 
 absl::StatusOr<AttentionRates> AttentionRates::Parse(absl::string_view text) {
-  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
-  if (absl::StripAsciiWhitespace(lines[0]) != kHead) {
-    return absl::InvalidArgumentError(absl::StrCat("line 1: wanted \"", kHead, "\""));
-  }
   AttentionRates rates;
-  for (size_t i = 1; i < lines.size(); ++i) {
-    const absl::string_view line = absl::StripAsciiWhitespace(lines[i].substr(0, lines[i].find('#')));
-    if (line.empty()) continue;
-    absl::StatusOr<Row> row = ParseRow(line);
-    if (row.ok() &&
-        std::any_of(rates.rows_.begin(), rates.rows_.end(), [&](const Row& r) { return r.IsAbout(*row); })) {
-      row = absl::InvalidArgumentError(absl::StrCat("a shape that occurs twice: ", line));
+  const auto add = [&](absl::string_view line) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const Row row, ParseRow(line));
+    for (const Row& other : rates.rows_) {
+      if (other.IsAbout(row)) return absl::InvalidArgumentError(absl::StrCat("a shape that occurs twice: ", line));
     }
-    if (!row.ok()) return absl::InvalidArgumentError(absl::StrCat("line ", i + 1, ": ", row.status().message()));
-    rates.rows_.push_back(*row);
+    rates.rows_.push_back(row);
+    return absl::OkStatus();
+  };
+  bool has_head = false;
+  int64_t number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+    if (line.empty()) continue;
+    absl::Status status;
+    if (has_head) {
+      status = add(line);
+    } else if (line != kHead) {
+      status = absl::InvalidArgumentError(absl::StrCat("wanted \"", kHead, "\", found: ", line));
+    }
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", status.message()));
+    has_head = true;
   }
+  if (!has_head) return absl::InvalidArgumentError(absl::StrCat("there is no line \"", kHead, "\""));
   return rates;
 }
 

@@ -16,15 +16,15 @@ namespace shale::cuda {
 
 class AttentionRates {
  public:
-  // Parses a table. Its first line is "shale attention rates 1". Every other line is a row:
+  // Parses a table. Its first line is "shale attention rates 1". The others are rows:
   //
   //   9.0 backward D=64 S=4096 causal: own 170 cudnn 152 free 307
   //
   // A row begins with the compute capability, the direction, the shape and the mask ("causal", "window=1024" or "all").
   // The rates follow, in TFLOP/s of two matmuls forward and of five backward: `own` of Shale's kernels, `cudnn` of
   // cuDNN's, whose gradients repeat their bits, and `free` of cuDNN's gradients that do not. What was not measured is
-  // left out. A # begins a comment. Returns InvalidArgument, naming the line, for anything else and for a row that
-  // occurs twice.
+  // left out. A # begins a comment, and empty lines are skipped. Returns InvalidArgument, naming the line, for anything
+  // else and for a row that occurs twice.
   static absl::StatusOr<AttentionRates> Parse(absl::string_view text);
 
   // Returns the rates of this kind of GPU alone: none if it is not known or was not measured.
