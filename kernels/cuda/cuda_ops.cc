@@ -28,6 +28,9 @@ class CudaOps : public Ops {
   int64_t ScratchBytes(const Op& op) const override {
     return cuda::ScratchBytesWith(*options_.matmuls, options_.attention.get(), op);
   }
+  absl::string_view KernelsOf(const Op& op) const override {
+    return cuda::KernelsOfAttention(options_.attention.get(), op);
+  }
   absl::Status CheckAvailable(const Op& op) const override { return cuda::CheckAvailableOn(options_.gpu, op); }
   int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const override {
     return cuda::AmpleScratchBytesWith(*options_.matmuls, options_.attention.get(), op, most_bytes);
@@ -57,8 +60,8 @@ class CudaOps : public Ops {
     if constexpr (kAttention<OpType>) {
       if (ByLibrary(op)) return options_.attention->Prepare(op, scratch_bytes);
     }
-    if constexpr (std::is_same_v<OpType, AttentionForward>) {
-      if (options_.attention != nullptr && options_.on_declined) options_.on_declined(op);
+    if constexpr (kAttention<OpType>) {
+      if (options_.attention != nullptr && options_.on_declined) options_.on_declined(Op(op));
     }
     return absl::OkStatus();
   }

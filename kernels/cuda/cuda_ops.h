@@ -15,16 +15,14 @@
 
 namespace shale {
 
-struct AttentionForward;  // kernels/ops/attention.h
-
 struct CudaOpsOptions {
   std::unique_ptr<cuda::MatMulBackend> matmuls;
   std::unique_ptr<cuda::AttentionBackend> attention;  // Null: Shale's own kernels compute all attention.
   std::unique_ptr<Ops> host;                          // The result of Ops::host. May be null.
   cuda::ComputeCapability gpu;                        // Of the GPU, for CheckAvailable.
-  // Called when an AttentionForward that `attention` does not take is prepared. Shale's own slower kernels then compute
-  // it. May be empty.
-  std::function<void(const AttentionForward&)> on_declined;
+  // Called when an attention that `attention` does not take is prepared, forward or backward. Shale's own kernels then
+  // compute it. May be empty.
+  std::function<void(const Op&)> on_declined;
   // Called before each Prepare. It must make the rank's GPU the current device of the calling thread. May be empty.
   std::function<absl::Status()> use_device;
 };

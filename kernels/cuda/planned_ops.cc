@@ -31,6 +31,9 @@ class PlannedCudaOps final : public Ops {
   int64_t ScratchBytes(const Op& op) const override {
     return cuda::ScratchBytesWith(matmuls_, options_.attention.get(), op);
   }
+  absl::string_view KernelsOf(const Op& op) const override {
+    return cuda::KernelsOfAttention(options_.attention.get(), op);
+  }
   absl::Status CheckAvailable(const Op& op) const override { return cuda::CheckAvailableOn(options_.gpu, op); }
   int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const override {
     return cuda::AmpleScratchBytesWith(matmuls_, options_.attention.get(), op, most_bytes);

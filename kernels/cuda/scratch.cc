@@ -81,6 +81,15 @@ int64_t ScratchBytesOf(const QuantizeShard& op) {
   return PartialMaximaBytes(PackedRows::Of(op.weight_P.dtype, 1, op.weight_P.elements(), /*contiguous=*/true));
 }
 
+absl::string_view KernelsOfAttention(const AttentionBackend* attention, const Op& op) {
+  const auto* forward = op.As<AttentionForward>();
+  const auto* backward = op.As<AttentionBackward>();
+  if (forward == nullptr && backward == nullptr) return "";
+  const bool taken =
+      attention != nullptr && (forward != nullptr ? attention->Takes(*forward) : attention->Takes(*backward));
+  return taken ? "cuDNN" : "own";
+}
+
 int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op) {
   return std::visit(
       [&]<class OpType>(const OpType& o) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/strings/string_view.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/cuda/work_division.h"
 #include "kernels/op.h"
@@ -38,6 +39,9 @@ int64_t RopeTableBytes(const Tensor& x_RC, const Float8Source& source);
 
 // Returns how many rows Rope's table of cosines and sines has, each of D / 2 elements.
 int64_t RopeTableRows(const Rope& op);
+
+// Implements Ops::KernelsOf for a GPU whose library for attention is `attention`, which may be null.
+absl::string_view KernelsOfAttention(const AttentionBackend* attention, const Op& op);
 
 // Returns the bytes of scratch that `op` needs if `matmuls` computes matmuls, `attention` what it takes, and kernels
 // the rest. `attention` may be null.

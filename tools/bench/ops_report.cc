@@ -80,6 +80,7 @@ void PrintComputing(const std::vector<OpResult>& results, const OpRates& rates) 
 std::string ResultJson(const OpResult& r, const OpRates& rates) {
   JsonObject object;
   object.Add("op", r.test_case->name).Add("size", r.test_case->sizes).Add("act", Act(*r.test_case));
+  if (!r.kernels.empty()) object.Add("kernels", r.kernels);
   object.Add("seconds", r.seconds).Add("best_seconds", r.best_seconds).Add("calls", r.calls).Add("sets", r.copies);
   object.Add("bytes", r.test_case->bytes).Add("bytes_per_second", r.bytes_per_second());
   if (r.test_case->flops > 0) {

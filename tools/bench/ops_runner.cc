@@ -54,7 +54,7 @@ absl::StatusOr<double> OpRunner::MeasureCopies(int kind) {
 absl::StatusOr<OpResult> OpRunner::Measure(const OpCase& c) {
   SHALE_RETURN_IF_ERROR(Validate(c.op));
   SHALE_RETURN_IF_ERROR(machine_.ops().Prepare(c.op, machine_.ops().ScratchBytes(c.op)));
-  OpResult result{.test_case = &c, .copies = Copies(c)};
+  OpResult result{.test_case = &c, .kernels = machine_.ops().KernelsOf(c.op), .copies = Copies(c)};
   SHALE_ASSIGN_OR_RETURN(const std::vector<Op> ops, BindAndFill(c));
   // The first call also wakes threads and touches new scratch memory. Only the second one estimates the time.
   SHALE_ASSIGN_OR_RETURN(const std::vector<double> first, TimeCalls(c, ops, 2, 1));

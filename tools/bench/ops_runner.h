@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "tools/bench/ops_cases.h"
 #include "tools/bench/ops_machine.h"
 
@@ -18,7 +19,8 @@ namespace shale {
 
 struct OpResult {
   const OpCase* test_case = nullptr;
-  int64_t copies = 0;  // Number of sets of operands.
+  absl::string_view kernels;  // Ops::KernelsOf of the op.
+  int64_t copies = 0;         // Number of sets of operands.
   int64_t calls = 0;
   double seconds = 0;  // Median of a call.
   double best_seconds = 0;

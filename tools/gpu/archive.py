@@ -8,7 +8,7 @@ from gpu import store
 
 # What results are: not the programs, tokens and run folders beside them.
 _REPORT = "report.json"
-_FILES = (_REPORT, "report.md", "rates.json", "tuning", "logs", "data/trials")
+_FILES = (_REPORT, "report.md", "rates.json", "attention.txt", "tuning", "logs", "data/trials")
 _MOST_BYTES = 1 << 20  # Of a log. Longer ones are left out.
 
 

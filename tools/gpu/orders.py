@@ -41,8 +41,8 @@ FREE = {"runtime.deterministic_attention": "false"}
 # What steps of 0.5B had when the first ones were measured on a GPU.
 EARLIER = {**NARROW, **NO_GRAPHS, **TIGHT}
 WHOLE_CHUNK = {"memory.loss_chunk_tokens": "16384"}
-# Attention by the engine's own kernels also where cuDNN could compute it.
-OWN_ATTENTION = {"runtime.cudnn_attention": "false"}
+# Attention by cuDNN where it can compute it, and by the engine's own kernels also there, whichever is faster.
+CUDNN_ATTENTION, OWN_ATTENTION = ({"runtime.cudnn_attention": value} for value in ("true", "false"))
 # Token 3 of the random tokens divides them into documents of some 370 tokens.
 PACKED = {"data.packing": "PACK", "data.document_end_token": "3"}
 # 16,384 tokens in a micro-batch of 7B, and of adapters.
@@ -81,8 +81,8 @@ REDUCTIONS = ("attention.cu", "attention_backward.cu", "attention_backward_matri
 def _attention(kit, preset, settings, seconds):
     """Returns items that compare the engine's attention with cuDNN's: alone, and in steps."""
     return [*benches.attention(preset, seconds),
-            turns.in_turns(kit, preset, "attention", [turns.Side("cudnn"), turns.Side("own", settings=OWN_ATTENTION)],
-                           settings)]
+            turns.in_turns(kit, preset, "attention", [turns.Side("cudnn", settings=CUDNN_ATTENTION),
+                                                      turns.Side("own", settings=OWN_ATTENTION)], settings)]
 
 
 def _pairs(kit):

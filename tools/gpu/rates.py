@@ -5,7 +5,8 @@
 
 `rate` is the work of a call divided by its median seconds: FLOP/s where the op computes, bytes/s where it moves memory.
 `spread` is (median - fastest) / median of its calls, or null if the fastest is not known. `calls` counts those of one
-step, where a step was traced. `clocks` are the clocks, power and temperature beside the item, as sampler.py sums them.
+step, where a step was traced. `op` of attention ends with whose kernels computed it, "own" or "cuDNN". `clocks` are
+the clocks, power and temperature beside the item, as sampler.py sums them.
 """
 
 from gpu import store, traces
@@ -42,14 +43,18 @@ def _row(op, shape, dtype, flops, size, seconds, fastest, calls=None):
             "seconds": seconds, "spread": spread, "calls": calls}
 
 
+def _kernels(op):
+    return f" {op['kernels']}" if op.get("kernels") else ""
+
+
 def _of_trace(result):
-    return [_row(f"{op['op']} {op['phase']}", op["shape"], op["dtype"], op["flops"], op["bytes"], op["seconds"],
-                 op["best_seconds"], op["calls"]) for op in result["ops"]
+    return [_row(f"{op['op']} {op['phase']}{_kernels(op)}", op["shape"], op["dtype"], op["flops"], op["bytes"],
+                 op["seconds"], op["best_seconds"], op["calls"]) for op in result["ops"]
             if op["op"] not in traces.CHOOSE and (op["flops"] or op["bytes"])]
 
 
 def _of_ops(result):
-    return [_row(r["op"], r["size"], r["act"], r.get("flops", 0), r.get("bytes", 0), r["seconds"],
+    return [_row(r["op"] + _kernels(r), r["size"], r["act"], r.get("flops", 0), r.get("bytes", 0), r["seconds"],
                  r.get("best_seconds")) for r in result["results"]]
 
 

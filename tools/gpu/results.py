@@ -1,9 +1,10 @@
-"""Writes the results of a folder after each item: the page, the rates, and the archive that the caller wants."""
+"""Writes the results of a folder after each item: the page, the rates, those of attention once more as a table for
+jobs, and the archive that the caller wants."""
 
 import datetime
 import os
 
-from gpu import archive, page, rates, store
+from gpu import archive, attention, page, rates, store
 
 
 class Results:
@@ -18,7 +19,8 @@ class Results:
         names = list(dict.fromkeys([*self.names, *(name for name in self.kept.data["items"] if self.kept.item(name))]))
         card, today = self.kit.gpus[0]["name"], datetime.date.today().isoformat()
         for file, make in (("report.md", page.Page(self.kept, names, card, today).text),
-                           ("rates.json", lambda: rates.text(self.kept, names, card, today))):
+                           ("rates.json", lambda: rates.text(self.kept, names, card, today)),
+                           ("attention.txt", lambda: attention.of(self.kept, names, self.kit.gpus[0], today))):
             store.write_durably(self.kit.path(file), _made(file, make))
         if self.archived:
             archive.write(self.kit.out, os.path.abspath(self.archived))

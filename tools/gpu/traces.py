@@ -41,7 +41,8 @@ def summed(trace, peak_flops=None):
 
 def _kind(event, streams):
     args = event["args"]
-    return (event["name"], event["cat"], *_shape(args), streams.get(event["tid"], ""), args["flops"], args["bytes"])
+    return (event["name"], event["cat"], *_shape(args), streams.get(event["tid"], ""), args["flops"], args["bytes"],
+            args.get("kernels", ""))
 
 
 def _shape(args):
@@ -57,8 +58,8 @@ def _shape(args):
 
 
 def _op(kind, calls, whole, steps):
-    name, phase, shape, dtype, stream, flops, size = kind
+    name, phase, shape, dtype, stream, flops, size, kernels = kind
     seconds = [event["dur"] * 1e-6 for event in calls]
-    return {"op": name, "phase": phase, "shape": shape, "dtype": dtype, "stream": stream,
+    return {"op": name, "phase": phase, "shape": shape, "dtype": dtype, "stream": stream, "kernels": kernels,
             "calls": len(calls) / steps, "seconds": statistics.median(seconds), "best_seconds": min(seconds),
             "flops": flops, "bytes": size, "share": sum(seconds) / whole if whole else 0}

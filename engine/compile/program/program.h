@@ -123,6 +123,7 @@ struct Instruction {
   // `action` is the form that all other iterations issue.
   bool first_iteration_differs = false;
   Tensor scratch;                    // Memory for the op's library, as an i16 vector. Absent if it needs none.
+  absl::string_view kernels;         // Ops::KernelsOf of the op, once it has its scratch: a literal.
   std::vector<InstructionId> waits;  // Instructions on other streams. Their latest issue must have finished.
 };
 

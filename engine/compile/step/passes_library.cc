@@ -20,24 +20,31 @@ namespace {
 
 bool HasEqualB(const MatMul& x, const MatMul& y) { return IsSameView(x.b, y.b) && x.transpose_b == y.transpose_b; }
 
-// Finds out how much scratch ops need. Keeps the answers about attention: they take long, and most blocks are alike.
+// Finds out how much scratch ops need, and whose kernels compute them. Keeps the answers about attention: they take
+// long, and most blocks are alike.
 class ScratchFinder {
  public:
-  int64_t BytesOf(const Op& op, const Ops& ops) {
-    if (!op.Is<AttentionForward>() && !op.Is<AttentionBackward>()) return ops.ScratchBytes(op);
+  struct Found {
+    int64_t bytes = 0;
+    absl::string_view kernels;
+  };
+
+  Found Of(const Op& op, const Ops& ops) {
+    const auto ask = [&] { return Found{.bytes = ops.ScratchBytes(op), .kernels = ops.KernelsOf(op)}; };
+    if (!op.Is<AttentionForward>() && !op.Is<AttentionBackward>()) return ask();
     std::vector<int64_t> key = LibraryAttributes(op);
     VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
       key.insert(key.end(), {static_cast<int64_t>(t.dtype), t.rank, t.where.offset_bytes});
       key.insert(key.end(), t.shape.begin(), t.shape.end());
       key.insert(key.end(), t.strides.begin(), t.strides.end());
     });
-    const auto [found, added] = bytes_.try_emplace(std::move(key), 0);
-    if (added) found->second = ops.ScratchBytes(op);
+    const auto [found, added] = found_.try_emplace(std::move(key));
+    if (added) found->second = ask();
     return found->second;
   }
 
  private:
-  std::map<std::vector<int64_t>, int64_t> bytes_;  // By kind, attributes and operands.
+  std::map<std::vector<int64_t>, Found> found_;  // By kind, attributes and operands.
 };
 
 }  // namespace
@@ -88,7 +95,10 @@ absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& 
     absl::Status available;
     VisitForms(instruction, [&](const Op& form) {
       available.Update(device.CheckAvailable(form));
-      if (available.ok()) bytes = std::max(bytes, (on_host ? of_host : of_device).BytesOf(form, device));
+      if (!available.ok()) return;
+      const ScratchFinder::Found found = (on_host ? of_host : of_device).Of(form, device);
+      bytes = std::max(bytes, found.bytes);
+      instruction.kernels = found.kernels;  // Forms of an op have the same.
     });
     if (!available.ok()) {
       const absl::string_view name = unit < 0 ? "the step" : absl::string_view(program.units[unit]);

@@ -19,13 +19,13 @@ def compiled_files(name, srcs, array, header, extension = ""):
         cmd = """{
             echo '#include "%s"'
             echo '#include <iterator>'
-            echo 'namespace shale { namespace { constexpr CompiledFile kFiles[] = {'
+            echo 'namespace shale { namespace { constexpr CompiledFile %sFiles[] = {'
             for file in $(SRCS); do
                 echo "{\\"$$(basename $$file %s)\\", R\\"file("
                 cat $$file
                 echo ')file"},'
             done
             echo '{}}; }'
-            echo 'const absl::Span<const CompiledFile> %s(kFiles, std::size(kFiles) - 1); }'
-        } > $@""" % (header, extension, array),
+            echo 'const absl::Span<const CompiledFile> %s(%sFiles, std::size(%sFiles) - 1); }'
+        } > $@""" % (header, array, extension, array, array, array),
     )

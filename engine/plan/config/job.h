@@ -339,7 +339,9 @@ struct RuntimeConfig {
   // Path of a file, or of a folder with one for each kind of GPU; absolute if it came from a job file. Empty: none.
   std::string tuning_table;
   std::optional<bool> graphs;  // Not set: see UsesGraphs.
-  bool cudnn_attention = true;
+  // Not set: cuDNN's kernels, but the engine's own where these were measured to be faster (AttentionOptionsOn,
+  // engine/run/backends/cuda_planning.h).
+  std::optional<bool> cudnn_attention;
   bool deterministic_attention = true;  // Whether gradients of attention repeat their bits.
   // CudnnAttentionOptions::workspace_bytes, which then does not grow. Not set: its default, and what the plan has room
   // for.

@@ -437,12 +437,13 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
         "collectives are IN_PROCESS here and have no windows; leave it out, or run one rank on each GPU with "
         "collectives NCCL");
   }
-  if (!runtime.deterministic_attention && !runtime.cudnn_attention) {
+  const bool by_cudnn = runtime.cudnn_attention.value_or(true);
+  if (!runtime.deterministic_attention && !by_cudnn) {
     errors.AddRuleAboutFirst(
         {"runtime.deterministic_attention", "runtime.cudnn_attention"},
         "the engine's own kernels are always deterministic; leave it out, or let cuDNN compute attention");
   }
-  if (given.has_attention_workspace_bytes() && !runtime.cudnn_attention) {
+  if (given.has_attention_workspace_bytes() && !by_cudnn) {
     errors.AddRuleAboutFirst(
         {"runtime.attention_workspace_bytes", "runtime.cudnn_attention"},
         "the engine's own kernels need no workspace; leave it out, or let cuDNN compute attention");

@@ -299,8 +299,9 @@ std::vector<Settings> LeanState(Query q) {
 // own kernels, which compute attention in fp32 and of packed documents, have none.
 Values LessWorkspace(Query q) {
   const RuntimeConfig& runtime = q.job.runtime;
-  const bool has = OnGpu(q.job) && runtime.cudnn_attention && q.job.precision.compute != ComputePrecision::kFloat32 &&
-                   q.job.data.packing != Packing::kPack && runtime.attention_workspace_bytes != 0;
+  const bool has = OnGpu(q.job) && runtime.cudnn_attention.value_or(true) &&
+                   q.job.precision.compute != ComputePrecision::kFloat32 && q.job.data.packing != Packing::kPack &&
+                   runtime.attention_workspace_bytes != 0;
   return If(has, "0");
 }
 

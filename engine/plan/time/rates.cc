@@ -37,15 +37,19 @@ double Bounded(double seconds) {
 // step.
 constexpr double kAttentionOnGpu[] = {0.25, 0.25, 0.25, 1, 0.25};
 
-// Returns the first two words of a kind: "MatMul bf16".
-absl::string_view FirstTwoWords(absl::string_view kind) {
-  const size_t first = kind.find(' ');
-  return first == kind.npos ? kind : kind.substr(0, kind.find(' ', first + 1));
-}
-
 // Returns whether `kind` begins with the words of `words`.
 bool BeginsWithWords(absl::string_view kind, absl::string_view words) {
   return absl::StartsWith(kind, words) && (kind.size() == words.size() || kind[words.size()] == ' ');
+}
+
+// Returns the words that like kinds share, the first two: "MatMul bf16". Where the second says whose kernels compute
+// the op, they are three: "AttentionForward own bf16".
+absl::string_view WordsOfLikeKinds(absl::string_view kind) {
+  size_t end = kind.find(' ');
+  if (end == kind.npos) return kind;
+  const absl::string_view rest = kind.substr(end + 1);
+  if (BeginsWithWords(rest, "own") || BeginsWithWords(rest, "cuDNN")) end = kind.find(' ', end + 1);
+  return end == kind.npos ? kind : kind.substr(0, kind.find(' ', end + 1));
 }
 
 // Returns the coordinates of a work among others of its kind: the logarithm of each size, times how much that counts.
@@ -127,7 +131,7 @@ Rates::Curve Rates::CurveOf(const Work& work) const {
       if (BeginsWithWords(kind, alike)) add(points);
     }
   };
-  add_all(FirstTwoWords(work.kind));
+  add_all(WordsOfLikeKinds(work.kind));
   if (curve.points.empty() && profile_.device() == "CPU" && MultipliesFloat8(work.kind)) add_all("MatMul bf16");
   return curve;
 }

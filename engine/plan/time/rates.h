@@ -60,8 +60,9 @@ class Rates {
   };
 
   void Add(const proto::MeasuredWork& measured);
-  // Returns the points of the work's kind, or, if there are none, those of all kinds with the same first two words. If
-  // there are none of these either, and a CPU multiplies fp8 matrices, which it widens to bf16: those of bf16.
+  // Returns the points of the work's kind, or, if there are none, those of all like kinds, which have the same first
+  // two words, or three if the second says whose kernels compute the op. If there are none of these either, and a CPU
+  // multiplies fp8 matrices, which it widens to bf16: those of bf16.
   Curve CurveOf(const Work& work) const;
   WorkTime Estimate(const Work& work) const;
   double EstimatedSeconds(const Work& work) const;

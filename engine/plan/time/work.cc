@@ -36,9 +36,11 @@ void Describe(const MatMul& op, Work& work) {
   work.sizes = {Size(op.m()), Size(op.n()), Size(op.k())};
 }
 
+// `kernels`: those that compute it (Ops::KernelsOf). cuDNN's and our own have rates of their own.
 template <class Attention>
-void DescribeAttention(const Attention& op, Work& work) {
+void DescribeAttention(const Attention& op, absl::string_view kernels, Work& work) {
   const Tensor& q = op.q_BSHD;
+  if (!kernels.empty()) AddWords(work, kernels);
   AddWords(work, ToString(q.dtype));
   if (op.causal) AddWords(work, "causal");
   if (op.cap > 0) AddWords(work, "cap");
@@ -73,15 +75,15 @@ void DescribeSource(const Float8Source& source, Work& work) {
   if (source.position_ids_BS.present()) AddWords(work, "documents");
 }
 
-void Describe(const Op& op, Work& work) {
+void Describe(const Op& op, absl::string_view kernels, Work& work) {
   work.flops = FlopsOf(op);
   work.work_class = work.flops > 0 ? WorkClass::kArithmetic : WorkClass::kMemory;
   const OpTraffic traffic = TrafficOf(op);
   work.bytes_read = traffic.bytes_read;
   work.bytes_written = traffic.bytes_written;
   if (const auto* matmul = op.As<MatMul>()) return Describe(*matmul, work);
-  if (const auto* forward = op.As<AttentionForward>()) return DescribeAttention(*forward, work);
-  if (const auto* backward = op.As<AttentionBackward>()) return DescribeAttention(*backward, work);
+  if (const auto* forward = op.As<AttentionForward>()) return DescribeAttention(*forward, kernels, work);
+  if (const auto* backward = op.As<AttentionBackward>()) return DescribeAttention(*backward, kernels, work);
   DescribeOperands(op, work);
   if (const auto* quantize = op.As<QuantizeFloat8>()) {
     if (quantize->transposed_CR.present()) AddWords(work, quantize->out_RC.present() ? "both" : "transposed");
@@ -122,7 +124,7 @@ bool MultipliesFloat8(absl::string_view kind) { return absl::StartsWith(kind, "M
 Work WorkOf(const Instruction& issued, const Mesh& mesh) {
   Work work{.kind = NameOf(issued)};
   if (const auto* op = std::get_if<Op>(&issued.action)) {
-    Describe(*op, work);
+    Describe(*op, issued.kernels, work);
     if (issued.stream == StreamId::kHost) {
       work.work_class = WorkClass::kHost;
       work.kind = absl::StrCat("Host ", work.kind);

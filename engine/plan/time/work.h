@@ -25,8 +25,9 @@ inline constexpr int kWorkClasses = static_cast<int>(WorkClass::kCopy) + 1;
 struct Work {
   WorkClass work_class = WorkClass::kMemory;
   // Names what has the same code on a device: the op with its dtypes and options, a collective with its axis, a copy
-  // with its direction. "MatMul bf16 bf16 f32 transpose_b", "RmsNormForward f32", "Host AdamW f32", "AllGather f32
-  // shard", "Offload". Works of one kind can be interpolated between each other.
+  // with its direction. "MatMul bf16 bf16 f32 transpose_b", "AttentionForward cuDNN bf16 causal" (Ops::KernelsOf),
+  // "RmsNormForward f32", "Host AdamW f32", "AllGather f32 shard", "Offload". Works of one kind can be interpolated
+  // between each other.
   std::string kind;
   // The sizes that tell works of a kind apart, always in the same number. Matmul: M, N, K. Attention: query heads of
   // all sequences, query heads of each key head, tokens, head width, window (0: none). Other ops: rows and columns of

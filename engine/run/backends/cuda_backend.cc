@@ -30,23 +30,36 @@ constexpr int64_t kLateBytes = int64_t{256} << 20;
 // Collects the attention ops that the library for attention declined to compute. Thread-safe.
 class DeclinedAttention {
  public:
-  void Add(const AttentionForward& op) {
-    const Tensor& q = op.q_BSHD;
+  void Add(const Op& op) {
     std::lock_guard lock(mutex_);
-    declined_.insert(absl::StrCat(ToString(q.dtype), " ", q.dim(0), " x ", q.dim(1), " positions, ", q.dim(2),
-                                  " heads of width ", q.dim(3), " (", op.k_BSGD.dim(2), " of keys)",
-                                  op.position_ids_BS.present() ? ", packed documents" : ""));
+    if (const auto* forward = op.As<AttentionForward>()) declined_.insert(TextOf(*forward));
+    if (const auto* backward = op.As<AttentionBackward>()) gradients_.insert(TextOf(*backward));
   }
+  // Names the gradients only where the library computes the attention itself.
   std::string Describe() const {
     std::lock_guard lock(mutex_);
-    if (declined_.empty()) return "";
-    return absl::StrCat("attention by the engine's own, slower kernels, because cuDNN does not support it: ",
-                        absl::StrJoin(declined_, "; "));
+    std::set<std::string> declined = declined_;
+    for (const std::string& text : gradients_) {
+      if (declined_.count(text) == 0) declined.insert(absl::StrCat("gradients of ", text));
+    }
+    if (declined.empty()) return "";
+    return absl::StrCat(
+        "attention by the engine's own kernels, because cuDNN does not support it or was measured to "
+        "be slower: ",
+        absl::StrJoin(declined, "; "));
   }
 
  private:
+  template <class Attention>
+  static std::string TextOf(const Attention& op) {
+    const Tensor& q = op.q_BSHD;
+    return absl::StrCat(ToString(q.dtype), " ", q.dim(0), " x ", q.dim(1), " positions, ", q.dim(2), " heads of width ",
+                        q.dim(3), " (", op.k_BSGD.dim(2), " of keys)",
+                        op.position_ids_BS.present() ? ", packed documents" : "");
+  }
+
   mutable std::mutex mutex_;
-  std::set<std::string> declined_;
+  std::set<std::string> declined_, gradients_;
 };
 
 // Owns a device and the runtime that it borrows.
@@ -78,7 +91,7 @@ class CudaBackend : public Backend {
     const absl::StatusOr<CudaDeviceProperties> known = gpu != nullptr ? *gpu : runtime_->Properties(0);
     if (known.ok()) ops.gpu = {.major = known->compute_major, .minor = known->compute_minor};
     if (device != nullptr) {
-      ops.on_declined = [declined = declined_](const AttentionForward& op) { declined->Add(op); };
+      ops.on_declined = [declined = declined_](const Op& op) { declined->Add(op); };
       ops.use_device = [runtime = runtime_, ordinal = ToCuda(*device).ordinal()] {
         return runtime->SetDevice(ordinal);
       };

@@ -94,14 +94,22 @@ std::string DescribeAttention(bool cudnn, bool deterministic) {
 }
 
 // Whether cuDNN is used depends on the build and the job only, not on what this machine has, so that the plan is the
-// same on every machine.
-bool UsesCudnn(const Job& job) { return job.runtime.cudnn_attention && cuda::BuiltWithCudnn().ok(); }
+// same on every machine. Which of the ops that it supports it computes also depends on the kind of GPU.
+bool UsesCudnn(const Job& job) { return job.runtime.cudnn_attention.value_or(true) && cuda::BuiltWithCudnn().ok(); }
 
 absl::StatusOr<std::shared_ptr<NcclApi>> LoadSharedNccl() { return LoadNccl(); }
 
+// Returns what computes attention of the job. The kind of the first GPU decides, for the plan and for all ranks.
+absl::StatusOr<cuda::CudnnAttentionOptions> AttentionOptionsHere(const Job& job, CudaRuntime& runtime) {
+  const absl::StatusOr<CudaDeviceProperties> gpu = runtime.Properties(0);
+  cuda::ComputeCapability kind;
+  if (gpu.ok()) kind = {.major = gpu->compute_major, .minor = gpu->compute_minor};
+  return AttentionOptionsOn(job, kind);
+}
+
 // Returns the options that decide the ops of the job. `tuning` may be null.
 CudaBackendOptions OpsOptions(const Job& job, const std::shared_ptr<const TuningTable>& tuning,
-                              HostOpsFactory create_host_ops) {
+                              const cuda::CudnnAttentionOptions& attention, HostOpsFactory create_host_ops) {
   CudaBackendOptions options;
   options.ranks_per_device = static_cast<int>(job.runtime.ranks_per_device);
   options.allow_tf32 = job.precision.allow_tf32;
@@ -112,9 +120,7 @@ CudaBackendOptions OpsOptions(const Job& job, const std::shared_ptr<const Tuning
         {.allow_tf32 = tf32, .tuning = tuning, .gpu = gpu == nullptr ? std::string() : gpu->name});
   };
   if (UsesCudnn(job)) {
-    options.create_attention = [attention = AttentionOptionsOf(job)](const CudaDeviceProperties* gpu) {
-      return CreateAttention(attention, gpu);
-    };
+    options.create_attention = [attention](const CudaDeviceProperties* gpu) { return CreateAttention(attention, gpu); };
   }
   return options;
 }
@@ -142,7 +148,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateOnCuda(const Job& job, HostOpsFac
   SHALE_ASSIGN_OR_RETURN(const UsedTable tuning, TableOf(job, *runtime));
   SHALE_RETURN_IF_ERROR(CheckCudaRanks(job));
   SHALE_RETURN_IF_ERROR(CheckProcesses(job, place));
-  CudaBackendOptions options = OpsOptions(job, tuning.table, std::move(create_host_ops));
+  SHALE_ASSIGN_OR_RETURN(const cuda::CudnnAttentionOptions attention, AttentionOptionsHere(job, *runtime));
+  CudaBackendOptions options = OpsOptions(job, tuning.table, attention, std::move(create_host_ops));
   options.share = place.share;
   options.describe_libraries = [tuning, cudnn = UsesCudnn(job), deterministic = job.runtime.deterministic_attention] {
     return absl::StrCat(DescribeMatMuls(tuning), "; ", DescribeAttention(cudnn, deterministic));

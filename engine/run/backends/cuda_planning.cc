@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/run/backends/tuning_file.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 #include "kernels/cuda/planned_ops.h"
@@ -15,7 +16,8 @@ namespace {
 
 absl::StatusOr<Machine> PlannedMachine(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads,
                                        const proto::MachineProfile* profile) {
-  return CudaPlanningMachine(job, job.runtime.cudnn_attention, std::move(create_host_ops), hardware_threads, profile);
+  return CudaPlanningMachine(job, job.runtime.cudnn_attention.value_or(true), std::move(create_host_ops),
+                             hardware_threads, profile);
 }
 
 }  // namespace
@@ -34,6 +36,14 @@ absl::Status CheckCudaRanks(const Job& job) {
       "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
 }
 
+absl::StatusOr<cuda::CudnnAttentionOptions> AttentionOptionsOn(const Job& job, const cuda::ComputeCapability& gpu) {
+  cuda::CudnnAttentionOptions options = AttentionOptionsOf(job);
+  if (job.runtime.cudnn_attention) return options;
+  SHALE_ASSIGN_OR_RETURN(const cuda::AttentionRates rates, CompiledAttentionRates());
+  options.rates = rates.On(gpu);
+  return options;
+}
+
 absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, bool cudnn, HostOpsFactory create_host_ops,
                                             int64_t hardware_threads, const proto::MachineProfile* profile) {
   SHALE_RETURN_IF_ERROR(CheckCudaRanks(job));
@@ -43,7 +53,8 @@ absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, bool cudnn, HostOpsF
   if (profile != nullptr && profile->has_compute_minor()) {
     gpu = {.major = profile->compute_major(), .minor = profile->compute_minor()};
   }
-  machine.create_ops = [cudnn, gpu, attention = AttentionOptionsOf(job),
+  SHALE_ASSIGN_OR_RETURN(cuda::CudnnAttentionOptions attention, AttentionOptionsOn(job, gpu));
+  machine.create_ops = [cudnn, gpu, attention = std::move(attention),
                         create_host_ops = std::move(create_host_ops)](int64_t ranks) {
     return CreatePlannedCudaOps(
         {.matmul_workspace_bytes = cuda::kMatMulWorkspaceBytes,

@@ -8,6 +8,7 @@
 #include "engine/compile/memory/machine.h"
 #include "engine/plan/config/job.h"
 #include "engine/run/backends/device_kind.h"
+#include "kernels/cuda/availability.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 
 namespace shale {
@@ -27,7 +28,7 @@ absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, bool cudnn, HostOpsF
 // cuDNN.
 const DeviceKind& PlannedCudaDevice();
 
-// Returns what the job says of attention by cuDNN.
+// Returns what the job says of attention by cuDNN, without the rates of a kind of GPU.
 inline cuda::CudnnAttentionOptions AttentionOptionsOf(const Job& job) {
   cuda::CudnnAttentionOptions options{.deterministic = job.runtime.deterministic_attention};
   if (job.runtime.attention_workspace_bytes) {
@@ -36,5 +37,9 @@ inline cuda::CudnnAttentionOptions AttentionOptionsOf(const Job& job) {
   }
   return options;
 }
+
+// Returns the same with the rates that were measured on such GPUs, if the job leaves it to them whether cuDNN computes
+// attention that it supports. Returns InvalidArgument if the table that was compiled in is none.
+absl::StatusOr<cuda::CudnnAttentionOptions> AttentionOptionsOn(const Job& job, const cuda::ComputeCapability& gpu);
 
 }  // namespace shale

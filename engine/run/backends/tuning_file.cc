@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -49,6 +50,18 @@ absl::StatusOr<cuda::TuningTable> CompiledTuningTable(absl::string_view gpu, abs
     if (table.name == name) return ParseTable(absl::StrCat("tools/tuning/", name), table.text);
   }
   return cuda::TuningTable();
+}
+
+absl::StatusOr<cuda::AttentionRates> CompiledAttentionRates(absl::Span<const CompiledFile> tables) {
+  cuda::AttentionRates rates;
+  for (const CompiledFile& table : tables) {
+    absl::StatusOr<cuda::AttentionRates> parsed = cuda::AttentionRates::Parse(table.text);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("tools/tuning/", table.name, ": ", parsed.status().message()));
+    }
+    rates = *std::move(parsed);
+  }
+  return rates;
 }
 
 absl::StatusOr<cuda::TuningTable> ReadTuningTable(const std::string& path) {

@@ -148,7 +148,9 @@ std::string ShapeJson(const Instruction& instruction) {
     if (!t.present()) return;
     absl::StrAppend(&operands, operands.empty() ? "" : ",", "\"", name, "\":\"", t.ToString(), "\"");
   });
-  return absl::StrCat("\"operands\":{", operands, "}");
+  const absl::string_view kernels = instruction.kernels;
+  return absl::StrCat("\"operands\":{", operands, "}", kernels.empty() ? "" : ",\"kernels\":\"", kernels,
+                      kernels.empty() ? "" : "\"");
 }
 
 void OpTimes::Add(const Instruction& instruction, const std::string& shape_json, double seconds, double bytes,

@@ -1,6 +1,7 @@
-// Decides which attention ops cuDNN computes, in which pieces, and in how much workspace. Only shapes, strides, dtypes
-// and the alignment of operands decide this, so that a plan made without a GPU is the plan of the run, and the bits of
-// a result do not depend on the machine.
+// Decides which attention ops cuDNN can compute, in which pieces, and in how much workspace. Only shapes, strides,
+// dtypes and the alignment of operands decide this, so that a plan made without a GPU is the plan of the run, and the
+// bits of a result do not depend on the machine. Where cuDNN and our own kernels can both compute an op, the rates of
+// one kind of GPU decide (attention_rates.h).
 //
 // B sequences of S positions, H query heads, G key/value heads, D head width.
 #pragma once
@@ -17,7 +18,7 @@ namespace shale::cuda {
 // seven query heads.
 inline constexpr int64_t kLargestWorkspaceBytes = int64_t{4} << 30;
 
-// Returns whether cuDNN computes an op. It does if the op is in bf16 or f16 and has no cap, D is 64, 96 or 128, there
+// Returns whether cuDNN can compute an op. It can if the op is in bf16 or f16 and has no cap, D is 64, 96 or 128, there
 // are at least two positions (cuDNN refuses one), one key/value head needs at most kLargestWorkspaceBytes, and rows
 // begin at multiples of 16 bytes, which cuDNN's kernels take for granted. A piece may begin at any row, so the rows of
 // lse must be aligned too: S must be a multiple of four. There must be no position ids: the number of documents is data

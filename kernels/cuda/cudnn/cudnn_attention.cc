@@ -21,10 +21,10 @@ constexpr absl::string_view kWaysOut =
 class CudnnAttention final : public AttentionBackend {
  public:
   CudnnAttention(std::function<absl::StatusOr<std::unique_ptr<AttentionGraphs>>()> load, CudnnAttentionOptions options)
-      : load_(std::move(load)), options_(options) {}
+      : load_(std::move(load)), options_(std::move(options)) {}
 
-  bool Takes(const AttentionForward& op) const override { return TakenByCudnn(op); }
-  bool Takes(const AttentionBackward& op) const override { return TakenByCudnn(op); }
+  bool Takes(const AttentionForward& op) const override { return TakenByCudnn(op) && !OwnIsFaster(op); }
+  bool Takes(const AttentionBackward& op) const override { return TakenByCudnn(op) && !OwnIsFaster(op); }
 
   int64_t ScratchBytes(const AttentionForward& op) const override { return WorkspaceBytes(KeyOf(op)); }
   int64_t ScratchBytes(const AttentionBackward& op) const override { return Most(op, options_.workspace_bytes); }
@@ -52,6 +52,11 @@ class CudnnAttention final : public AttentionBackend {
     AttentionKey key = AttentionKey::Of(op);
     key.deterministic = options_.deterministic;
     return key;
+  }
+
+  template <class OpType>
+  bool OwnIsFaster(const OpType& op) const {
+    return options_.rates.size() > 0 && options_.rates.OwnIsFaster(KeyOf(op));
   }
 
   // Calls visit(part) for each part of an op that has so much workspace, until one fails. In as much as the largest of
@@ -123,7 +128,7 @@ std::unique_ptr<AttentionBackend> CreateCudnnAttention(
     std::function<absl::StatusOr<std::unique_ptr<AttentionGraphs>>()> load, CudnnAttentionOptions options) {
   SHALE_CHECK(load != nullptr);
   SHALE_CHECK(options.workspace_bytes >= 0) << options.workspace_bytes;
-  return std::make_unique<CudnnAttention>(std::move(load), options);
+  return std::make_unique<CudnnAttention>(std::move(load), std::move(options));
 }
 
 }  // namespace shale::cuda

@@ -1,5 +1,5 @@
-// Attention by cuDNN, with deterministic gradients, for the ops that its kernels take (see TakenByCudnn). Our own
-// kernels compute all other ops.
+// Attention by cuDNN, with deterministic gradients, for the ops that its kernels take (see TakenByCudnn), but not where
+// our own kernels are known to be faster. Our own kernels compute all other ops.
 //
 // lse is exactly cuDNN's "stats", the natural logarithm of the sum of exp(scores). So an attention may run forward in
 // cuDNN and backward in our kernels, or the other way round.
@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/cuda/cudnn/attention_graph.h"
+#include "kernels/cuda/cudnn/attention_rates.h"
 
 namespace shale::cuda {
 
@@ -27,6 +28,9 @@ struct CudnnAttentionOptions {
   bool grows = true;
   // If false, backward may sum in another order in every call, which is faster.
   bool deterministic = true;
+  // Rates that were measured on the kind of GPU of the job. An op is left to our own kernels if these are faster
+  // (AttentionRates::OwnIsFaster). Without rates, cuDNN computes all ops that it can.
+  AttentionRates rates = {};
 };
 
 // Creates the backend. It calls `load` (usually LoadCudnn) when an attention is first prepared or enqueued, with the

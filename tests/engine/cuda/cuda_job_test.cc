@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/backends.h"
+#include "kernels/cuda/cudnn/attention_rates.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/ops/attention.h"
 #include "tests/engine/cuda/cuda_jobs.h"
@@ -76,7 +78,7 @@ TEST_F(CudaJobTest, TellsWhatItRunsOn) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_THAT((*trainer)->devices().description,
               AllOf(HasSubstr("GPU 0: "), HasSubstr(" in use outside the arenas"),
-                    HasSubstr("\nmatmuls by the reference"), Not(HasSubstr("slower kernels"))));
+                    HasSubstr("\nmatmuls by the reference"), Not(HasSubstr("own kernels"))));
 }
 
 TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
@@ -85,11 +87,9 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
   const auto backend = CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
   const auto trainer = Trainer::Create(MakeJob(kCuda), {.backend = backend.get()});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
-  EXPECT_THAT(
-      (*trainer)->devices().description,
-      HasSubstr(
-          "\nattention by the engine's own, slower kernels, because cuDNN does not support it: f32 1 x 9 positions, 2 "
-          "heads of width 8 (1 of keys)"));
+  EXPECT_THAT((*trainer)->devices().description, HasSubstr("\nattention by the engine's own kernels, because cuDNN "
+                                                           "does not support it or was measured to be slower: f32 1 "
+                                                           "x 9 positions, 2 heads of width 8 (1 of keys)"));
 }
 
 // Graphs are captured when the trainer is created. Steps launch them, without calling the library.
@@ -169,6 +169,75 @@ TEST_F(CudaJobTest, TheWorkspaceOfAttentionIsThatOfTheJob) {
   EXPECT_EQ(tight.peak_bytes, by_group.peak_bytes);
   EXPECT_EQ(spacious.losses, at_once.losses);
   EXPECT_EQ(tight.losses, at_once.losses);
+}
+
+// Where our own kernels were measured to be faster they compute, the plan counts their scratch, and the run says so.
+TEST_F(CudaJobTest, TheFasterAttentionIsPlannedAndRun) {
+  struct Outcome {
+    std::set<bool> by_library;  // Directions.
+    int64_t peak_bytes = 0;
+    double loss = 0;
+    std::string description;
+  };
+  const auto train = [&](const std::string& rows, const std::string& setting) {
+    Outcome outcome;
+    const Job job = MakeJob({"runtime={device: CUDA graphs: false}", "sharding.ranks=1", "precision.compute=BF16",
+                             "batch={global_batch: 3 micro_batch: 3 sequence_length: 12}",
+                             "model.decoder={head_width: 64 heads: 4 kv_heads: 2}", setting});
+    const auto rates = cuda::AttentionRates::Parse("shale attention rates 1\n" + rows);
+    EXPECT_TRUE(rates.ok()) << rates.status();
+    testing::AttentionStandIn library;
+    CudaBackendOptions options = Options(1);
+    if (job.runtime.cudnn_attention.value_or(true)) {
+      options.create_attention = [&](const CudaDeviceProperties*) {
+        return cuda::CreateCudnnAttention([&] { return library.Graphs(); }, {.rates = rates->On({9, 0})});
+      };
+    }
+    const auto backend = CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
+    const auto trainer = Trainer::Create(job, {.backend = backend.get()});
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    if (!trainer.ok()) return outcome;
+    outcome.description = (*trainer)->devices().description;
+    for (int i = 0; i < 2; ++i) {
+      const absl::StatusOr<StepReport> step = (*trainer)->Step();
+      EXPECT_TRUE(step.ok()) << step.status();
+      if (!step.ok()) return outcome;
+      EXPECT_EQ(step->peak_bytes_measured, step->peak_bytes_planned);
+      outcome.peak_bytes = step->peak_bytes_measured;
+      outcome.loss = step->loss;
+    }
+    for (const testing::AttentionCall& call : library.calls) outcome.by_library.insert(call.key.backward);
+    return outcome;
+  };
+  const std::string forward = "9.0 forward D=64 S=12 causal: own 2 cudnn 1\n";
+  const std::string backward = "9.0 backward D=64 S=16 causal: own 2 cudnn 1\n", no_setting = "name=attention";
+  const Outcome by_cudnn = train("", no_setting), halves = train(backward, no_setting),
+                faster = train(forward + backward, no_setting), own = train("", "runtime.cudnn_attention=false");
+  EXPECT_EQ(by_cudnn.by_library, (std::set<bool>{false, true}));
+  EXPECT_EQ(halves.by_library, std::set<bool>{false});
+  EXPECT_EQ(faster.by_library, std::set<bool>());
+  EXPECT_EQ(faster.loss, own.loss);
+  EXPECT_EQ(faster.peak_bytes, own.peak_bytes);
+  EXPECT_LT(faster.peak_bytes, by_cudnn.peak_bytes);
+  const std::string shape = "bf16 3 x 12 positions, 4 heads of width 64 (2 of keys)";
+  EXPECT_THAT(by_cudnn.description, Not(HasSubstr(shape)));
+  EXPECT_THAT(halves.description, HasSubstr("measured to be slower: gradients of " + shape));
+  EXPECT_THAT(faster.description, HasSubstr("measured to be slower: " + shape));
+}
+
+// A job that says who computes attention asks no rates.
+TEST_F(CudaJobTest, RatesOfAttentionAreThoseOfTheKindOfGpu) {
+  const auto rows = [&](const std::string& setting, const cuda::ComputeCapability& gpu) {
+    const auto options = AttentionOptionsOn(MakeJob({"runtime.device=CUDA", setting}), gpu);
+    EXPECT_TRUE(options.ok()) << options.status();
+    return options.ok() ? options->rates.size() : -1;
+  };
+  EXPECT_GT(rows("name=attention", {9, 0}), 0);
+  EXPECT_EQ(rows("name=attention", {7, 5}), 0);
+  EXPECT_EQ(rows("name=attention", {}), 0);
+  for (const char* said : {"true", "false"}) {
+    EXPECT_EQ(rows(absl::StrCat("runtime.cudnn_attention=", said), {9, 0}), 0);
+  }
 }
 
 // A trace was written when its run ended, after the last checkpoint, so that whoever ended the process before had none.

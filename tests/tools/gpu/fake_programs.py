@@ -154,6 +154,12 @@ def _bench(call):
     gather = {"collective": "AllGather", "dtype": "bf16", "ranks": 2, "size_bytes": 1 << 20, "seconds": 1e-5,
               "algbw_bytes_per_second": 1e11, "busbw_bytes_per_second": 5e10}
     results = [gather] if call.arguments[0] == "comm" else [op, dict(op, of_copy=0.5), matmul]
+    if "--only=^attention" in call.arguments:
+        own = "--own_attention" in call.arguments
+        attention = dict(matmul, op="AttentionBackward", size="[4, 4096, 14, 64]", flops=3e11,
+                         seconds=1.5e-3 if own else 2e-3, kernels="own" if own else "cuDNN")
+        results += [attention, dict(attention, op="AttentionBackward window", seconds=1e-3),
+                    dict(attention, op="AttentionForward soft cap", kernels="own")]
     sustained = 7.0e14 if "sustained_seconds" in call.flags else 0
     call.write(call.flags["json"], json.dumps({"sustained_bf16": sustained, "results": results}))
     return 0

@@ -12,7 +12,7 @@ sys.path[:0] = ["tools", "tests/tools/gpu"]
 from bench.train import textproto  # noqa: E402
 from fake_kit import KitCase  # noqa: E402
 from fake_programs import gtest  # noqa: E402
-from gpu import benches, gpus, main, page, rates, store  # noqa: E402
+from gpu import attention, benches, gpus, main, page, rates, store  # noqa: E402
 
 _SMALL = "qwen2_5_0_5b_1024"
 
@@ -146,7 +146,7 @@ class RunTest(KitCase):
         trained = self.trains(f"--only=turns/{_SMALL}/(steps|attention)")
         every = [call for call in self.programs.ran if "train" in call.name]
         self.assertEqual([call.name for call in every[:4]], ["train_before", "train", "train", "train_before"])
-        self.assertEqual([call.sets.get("runtime.cudnn_attention") for call in trained[-2:]], [None, "false"])
+        self.assertEqual([call.sets.get("runtime.cudnn_attention") for call in trained[-2:]], ["true", "false"])
         self.assertEqual(os.listdir(os.path.join(self.out, "runs")), [])
         self.assertIn(f"| {_SMALL}/steps | before to now | 100,000 | 160,000 | 1.600 | 100,000; 100,000 | "
                       "160,000; 160,000 | 8.0000, 8.0000 |\n", self.text("report.md"))
@@ -174,6 +174,28 @@ class RunTest(KitCase):
         self.assertEqual({row["item"] for row in self.rates()["rates"]},
                          {f"trace/{_SMALL}", *(f"ops/{_SMALL}/{label}" for label in (
                              "kernels/after", "attention/cudnn", "attention/own"))})
+
+    def test_rates_of_attention_are_rows_of_the_table_by_which_jobs_take_the_faster(self):
+        self.call("--order=speed", f"--only=ops/{_SMALL}/attention")
+        date = r"  # NVIDIA H200, \d{4}-\d\d-\d\d, alone\n"
+        self.assertRegex(self.text("attention.txt"),
+                         f"^shale attention rates 1\n9.0 backward D=64 S=4096 causal: own 200 cudnn 150{date}"
+                         f"9.0 backward D=64 S=4096 window=1024: own 300 cudnn 300{date}$")
+        self.assertLessEqual({"AttentionBackward own", "AttentionBackward cuDNN", "AttentionForward soft cap own"},
+                             {row["op"] for row in self.rates()["rates"]})
+        # Rows of other GPUs and rates that were not measured stay, and rows are in the order of their numbers.
+        before = ("shale attention rates 1\n# A comment.\n10.0 forward D=64 S=512 all: own 1  # b\n"
+                  "9.0 backward D=64 S=4096 causal: cudnn 152 free 307  # a\n")
+        self.assertEqual([line.split("  #")[0] for line in
+                          attention.merged(before, self.text("attention.txt")).splitlines()],
+                         ["shale attention rates 1", "# A comment.",
+                          "9.0 backward D=64 S=4096 causal: own 200 cudnn 150 free 307",
+                          "9.0 backward D=64 S=4096 window=1024: own 300 cudnn 300",
+                          "10.0 forward D=64 S=512 all: own 1"])
+        with open("tools/tuning/attention.txt", encoding="utf-8") as file:
+            table = file.read()
+        self.assertEqual(attention.merged(table, table), table)
+        self.assertRaises(ValueError, attention.merged, table, "no table")
 
     def test_a_run_that_resumes_with_other_bits_fails_and_so_does_a_model_that_says_two_things(self):
         self.assertEqual(self.call("--order=verify", "--only=^(resume|generate|evaluate)/")[0], 0)

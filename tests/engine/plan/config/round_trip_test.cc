@@ -150,7 +150,7 @@ TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   EXPECT_EQ(job.runtime.ranks_per_device, 4);
   EXPECT_EQ(job.runtime.collectives, CollectivesKind::kInProcess);
   EXPECT_EQ(job.runtime.tuning_table, "/tuning");
-  EXPECT_FALSE(job.runtime.cudnn_attention);
+  EXPECT_EQ(job.runtime.cudnn_attention, false);
 }
 
 TEST(RoundTrip, SegmentsSayHowManyBlocksTheyHave) {

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"
@@ -98,6 +100,36 @@ TEST(Rates, TheRateOfAttentionOnAGpuFollowsTheWidthOfHeads) {
   // Nothing is known of such a law on CPUs: the nearest counts most, which is the wide one.
   profile.set_device("CPU");
   EXPECT_GT(rate(), 1.6e14);
+}
+
+// Our own kernels are as fast as they are, whatever cuDNN's rates are, and the other way round.
+TEST(Rates, AttentionHasRatesOfTheKernelsThatComputeIt) {
+  const auto work = [](absl::string_view kernels, int64_t tokens) {
+    const auto tensor = [&](DType dtype) { return Tensor::Contiguous(dtype, {2, tokens, 4, 64}); };
+    const AttentionForward op{.q_BSHD = tensor(DType::kBFloat16),
+                              .k_BSGD = tensor(DType::kBFloat16),
+                              .v_BSGD = tensor(DType::kBFloat16),
+                              .out_BSHD = tensor(DType::kBFloat16),
+                              .lse_BHS = Tensor::Contiguous(DType::kFloat32, {2, 4, tokens})};
+    return WorkOf(Instruction{.action = Op(op), .kernels = kernels}, Mesh{});
+  };
+  EXPECT_EQ(WorkText(work("", 512)), "AttentionForward bf16 causal 8 x 1 x 512 x 64 x 0");
+  EXPECT_EQ(WorkText(work("own", 512)), "AttentionForward own bf16 causal 8 x 1 x 512 x 64 x 0");
+  EXPECT_EQ(work("cuDNN", 512).kind, "AttentionForward cuDNN bf16 causal");
+  proto::MachineProfile profile = GpuProfile();
+  AddWork(profile, work("cuDNN", 512), 1e-3);
+  AddWork(profile, work("cuDNN", 1024), 4e-3);
+  proto::KindRate& rate = *profile.add_rates();
+  rate.set_kind("AttentionForward own bf16");
+  rate.set_flops_per_second(1e12);
+  const Rates rates(profile, 1);
+  EXPECT_EQ(rates.Of(work("cuDNN", 1024)).how, Knowledge::kMeasured);
+  EXPECT_EQ(rates.Of(work("own", 1024)).how, Knowledge::kEstimated);
+  EXPECT_NEAR(rates.Of(work("own", 1024)).seconds, work("own", 1024).flops / 1e12, 1e-9);
+  // Another mask of the same kernels is like them.
+  Work both_ways = work("cuDNN", 1024);
+  both_ways.kind = "AttentionForward cuDNN bf16";
+  EXPECT_NEAR(rates.Of(both_ways).seconds, 4e-3, 1e-3);
 }
 
 // What moves bytes takes a latency and a time for each byte.

@@ -10,6 +10,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
+#include "kernels/cuda/cudnn/attention_rates.h"
+#include "kernels/cuda/scratch.h"
+#include "kernels/ops/matmul.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
 #include "tests/kernels/cuda/cudnn/random_attention.h"
 #include "tests/kernels/op_conformance.h"
@@ -78,6 +81,27 @@ TEST_F(CudnnAttentionTest, PlansNeedNoLibrary) {
   const absl::Status status = Prepare(*backend, op);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(std::string(status.message()), "no such library here");
+}
+
+// The plan asks the same questions, so it counts the scratch of our own kernels for what they compute.
+TEST_F(CudnnAttentionTest, LeavesToOurKernelsWhatTheyComputeFaster) {
+  const auto rates = cuda::AttentionRates::Parse(
+      "shale attention rates 1\n9.0 backward D=64 S=4096 causal: own 170 cudnn 152 free 307\n");
+  ASSERT_TRUE(rates.ok()) << rates.status();
+  const auto create = [&](bool deterministic) {
+    return cuda::CreateCudnnAttention([this] { return library_.Graphs(); },
+                                      {.deterministic = deterministic, .rates = rates->On({9, 0})});
+  };
+  const AttentionBackward op = SymbolicAttention({.batch = 2, .length = 4096, .heads = 4, .groups = 2});
+  const AttentionBackward shorter = SymbolicAttention({.batch = 2, .length = 1024, .heads = 4, .groups = 2});
+  const auto backend = create(/*deterministic=*/true);
+  EXPECT_FALSE(backend->Takes(op));
+  EXPECT_TRUE(backend->Takes(ForwardOf(op)) && backend->Takes(shorter));
+  EXPECT_TRUE(create(/*deterministic=*/false)->Takes(op));
+  EXPECT_EQ(cuda::KernelsOfAttention(backend.get(), shale::Op(op)), "own");
+  EXPECT_EQ(cuda::KernelsOfAttention(backend.get(), shale::Op(ForwardOf(op))), "cuDNN");
+  EXPECT_EQ(cuda::KernelsOfAttention(nullptr, shale::Op(ForwardOf(op))), "own");
+  EXPECT_EQ(cuda::KernelsOfAttention(backend.get(), shale::Op(MatMul())), "");
 }
 
 TEST_F(CudnnAttentionTest, ForwardIsOneGraph) {
