@@ -1,10 +1,11 @@
 // Attention on tensor cores, forward (FlashAttention-2; Dao, 2023). See attention_matrices.h for its parts.
 //
-// A block owns kRows queries of a head, which its warps keep in registers, and loops over the keys that they see,
-// kColumns at a time. A warp computes scores, the softmax online, and the weighted sum of values, whose weights are
-// rounded to the dtype of the operands; the sum that divides them is that of the weights before. Blocks of late queries
-// come first: if the op is causal, these see the most keys. A value of v that is not finite also reaches queries of the
-// tile that do not see it, because its product with 0 is NaN. The step is not finite in any case.
+// A block owns kRows queries of a head, and loops over the keys that they see, kColumns at a time. Its warps keep the
+// queries in registers if heads have at most 128 elements, and otherwise load them from shared memory again and again.
+// A warp computes scores, the softmax online, and the weighted sum of values, whose weights are rounded to the dtype of
+// the operands; the sum that divides them is that of the weights before. Blocks of late queries come first: if the op
+// is causal, these see the most keys. A value of v that is not finite also reaches queries of the tile that do not see
+// it, because its product with 0 is NaN. The step is not finite in any case.
 #include <algorithm>
 
 #include "kernels/cuda/attention_matrices.h"
@@ -20,9 +21,10 @@ namespace {
 template <int kWidth>
 struct ForwardMatrixTiles : MatrixTiles<kWidth, 4, 64> {
   using Base = MatrixTiles<kWidth, 4, 64>;
-  // Offsets in shared memory, in elements. The queries are in registers before the first keys come.
-  static constexpr int kQ = 0, kK = 0, kV = kK + Base::kColumnTile, kElements = kV + Base::kColumnTile;
-  static_assert(Base::kRowTile <= kElements);
+  // Offsets in shared memory, in elements. Queries that warps keep in registers are there before the first keys come.
+  static constexpr int kQ = 0, kK = Base::kRowsInRegisters ? 0 : Base::kRowTile, kV = kK + Base::kColumnTile,
+                       kElements = kV + Base::kColumnTile;
+  static_assert(Base::kRowTile <= kElements && 2 * kElements <= kLeastSharedBytes);
 };
 
 // Scales and caps a score, in powers of 2.
@@ -69,14 +71,17 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   const int head = blockIdx.x / query_tiles, b = head / heads, h = head % heads, g = h / heads_per_group;
   const int end_of_keys = mask.EndOfKeys(first_query + TilesT::kRows - 1);
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpThreads * 16;
-
   typename TilesT::Left queries;
-  CopyRows<TilesT, TilesT::kRows>(q, b, h, first_query, shared, TilesT::kQ);
-  __syncthreads();
-  SHALE_UNROLL for (int step = 0; step < TilesT::kWidth / 16; ++step) {
-    LoadLeft<TilesT>(shared, TilesT::kQ, warp_row, step, queries[step]);
+  BeginCopyOfRows<TilesT, TilesT::kRows>(q, b, h, first_query, shared, TilesT::kQ);
+  if constexpr (TilesT::kRowsInRegisters) {
+    WaitForCopies();
+    __syncthreads();
+    LoadRows<TilesT>(shared, TilesT::kQ, warp_row, queries);
+    __syncthreads();
   }
-  __syncthreads();
+  const auto left = [&](int step, unsigned(&a)[4]) {
+    GiveLeft<TilesT>(queries, shared, TilesT::kQ, warp_row, step, a);
+  };
 
   typename TilesT::Result result = {};
   float largest[2] = {-kInfinity, -kInfinity}, sum[2] = {};  // Of the scores so far. `sum` counts this lane's columns.
@@ -85,14 +90,13 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     query[i] = first_query + warp_row + LaneRow(i);
     seen_from[i] = mask.FirstKey(b, query[i]);
   }
-  for (int first_key = mask.FirstKey(b, first_query); first_key < end_of_keys; first_key += TilesT::kColumns) {
-    CopyRows<TilesT, TilesT::kColumns>(k, b, g, first_key, shared, TilesT::kK);
-    CopyRows<TilesT, TilesT::kColumns>(v, b, g, first_key, shared, TilesT::kV);
-    __syncthreads();
+  int first_key = mask.FirstKey(b, first_query);
+  BeginCopyOfRows<TilesT, TilesT::kColumns>(k, b, g, first_key, shared, TilesT::kK);
+  for (; first_key < end_of_keys; first_key += TilesT::kColumns) {
+    WaitForCopies();
+    __syncthreads();  // The keys are here, and nobody reads the values before them any more.
+    BeginCopyOfRows<TilesT, TilesT::kColumns>(v, b, g, first_key, shared, TilesT::kV);
     typename TilesT::Scores scores;
-    const auto left = [&](int step, unsigned(&a)[4]) {
-      SHALE_UNROLL for (int r = 0; r < 4; ++r) a[r] = queries[step][r];
-    };
     MultiplyRows<TilesT>(left, shared, TilesT::kK, scores);
     SHALE_UNROLL for (int i = 0; i < 2; ++i) {
       const auto score_at = [&](int j, int e) {
@@ -101,8 +105,11 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
       };
       TakeRow<TilesT>(i, score_at, scores, largest[i], sum[i], result);
     }
+    WaitForCopies();
+    __syncthreads();  // The values are here, and nobody reads the keys any more.
+    const int next = first_key + TilesT::kColumns;
+    if (next < end_of_keys) BeginCopyOfRows<TilesT, TilesT::kColumns>(k, b, g, next, shared, TilesT::kK);
     AddWeightedRows<TilesT>(scores, shared, TilesT::kV, result);
-    __syncthreads();
   }
 
   float factor[2];
@@ -120,7 +127,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
 
 bool TakesMatrices(std::initializer_list<const Tensor*> operands) {
   const Tensor& q = **operands.begin();
-  return q.dtype != DType::kFloat32 && q.dim(3) % 8 == 0 && q.dim(3) <= 128 &&
+  return q.dtype != DType::kFloat32 && q.dim(3) % 8 == 0 && q.dim(3) <= 256 &&
          std::all_of(operands.begin(), operands.end(), [](const Tensor* t) { return RowsAligned(*t); });
 }
 

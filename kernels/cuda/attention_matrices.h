@@ -4,6 +4,9 @@
 // shared memory in the dtype of the operands. Weights and results are in the registers of a warp: 8 x 8 matrices as
 // MultiplyAdd has them (portable.h). So a lane holds two neighbors in row lane / 4 of the warp and two in the row that
 // is 8 further. Rows of D elements are padded with zeros to kWidth.
+//
+// Tiles of columns are copied while others are multiplied. Most kernels need two operands one after the other, and have
+// a tile for each: while the first is multiplied the second is copied, and then the first of the next columns.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +24,11 @@ struct AttentionBackward;  // kernels/ops/attention.h
 
 namespace shale::cuda {
 
+// The most shared memory of a block that every supported GPU has.
+inline constexpr int kLeastSharedBytes = 99 << 10;
+
 // Returns whether the tensor cores compute an op whose queries and other operands of 16 bits these are, the queries
-// first: they have 16 bits and rows of whole packs of 16 bytes, and its heads have at most 128 elements.
+// first: they have 16 bits and rows of whole packs of 16 bytes, and its heads have at most 256 elements.
 bool TakesMatrices(std::initializer_list<const Tensor*> operands);
 
 // Start the kernels. Backward needs `delta_BHS`, the sums over D of d_out * out. REQUIRES: TakesMatrices says so.
@@ -36,6 +42,8 @@ struct MatrixTiles {
   // Elements from one row to the next in shared memory. The 16 extra bytes put 8 rows into different banks.
   static constexpr int kStride = kWidth + 8;
   static constexpr int kRowTile = kRows * kStride, kColumnTile = kColumns * kStride;
+  // Whether a warp keeps left operands of its rows in registers. Rows of more than 128 elements leave too few.
+  static constexpr bool kRowsInRegisters = kWidth <= 128;
 
   using Left = unsigned[kWidth / 16][4];  // 16 rows of kWidth elements.
   using Scores = float[kColumns / 8][4];  // 16 rows of kColumns.
@@ -47,17 +55,18 @@ struct MatrixTiles {
 SHALE_DEVICE int LaneRow(int i) { return static_cast<int>(threadIdx.x) % kWarpThreads / 4 + 8 * i; }
 SHALE_DEVICE int LaneColumn(int e) { return static_cast<int>(threadIdx.x) % 4 * 2 + e % 2; }
 
-// Copies rows [first, first + kCount) of head h to the tile at element `tile` of shared memory. Stores zeros where the
-// operand has no elements.
+// Begins to copy rows [first, first + kCount) of head h to the tile at element `tile` of shared memory, with zeros
+// where the operand has no elements.
 template <class TilesT, int kCount, class T>
-SHALE_DEVICE void CopyRows(const Heads<T>& from, int b, int h, int first, const Shared<T>& shared, int tile) {
-  constexpr int kPack = kPackOf<T>, kPerRow = TilesT::kWidth / kPack, kPieces = kCount * kPerRow;
-  static_assert(kPieces % TilesT::kThreads == 0);
-  SHALE_UNROLL for (int begin = 0; begin < kPieces; begin += TilesT::kThreads) {
-    const int piece = begin + static_cast<int>(threadIdx.x), row = piece / kPerRow, d = piece % kPerRow * kPack;
-    Words words = {};
-    if (first + row < from.length && d < from.width) words = from.at.LoadWords(from.Begin(b, first + row, h) + d);
-    shared.StoreWords(tile + row * TilesT::kStride + d, words);
+SHALE_DEVICE void BeginCopyOfRows(const Heads<T>& from, int b, int h, int first, const Shared<T>& shared, int tile) {
+  // Each thread copies the same pack of every kRowsAtOnce'th row.
+  constexpr int kPack = kPackOf<T>, kPerRow = TilesT::kWidth / kPack, kRowsAtOnce = TilesT::kThreads / kPerRow;
+  static_assert(TilesT::kThreads % kPerRow == 0 && kCount % kRowsAtOnce == 0);
+  const int thread = static_cast<int>(threadIdx.x), own = thread / kPerRow, d = thread % kPerRow * kPack;
+  const int rows = d < from.width ? from.length - first - own : 0;  // From the thread's first row to the last.
+  const int64_t begin = from.Begin(b, first + own, h) + d;
+  SHALE_UNROLL for (int row = 0; row < kCount; row += kRowsAtOnce) {
+    shared.BeginCopy(tile + (own + row) * TilesT::kStride + d, from.at, begin + row * from.position_stride, row < rows);
   }
 }
 
@@ -66,6 +75,25 @@ template <class TilesT, class T>
 SHALE_DEVICE void LoadLeft(const Shared<T>& shared, int tile, int row, int step, unsigned (&a)[4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   LoadMatrices(shared, tile + (row + lane % 16) * TilesT::kStride + 16 * step + lane / 16 * 8, a);
+}
+
+// Loads those of all steps.
+template <class TilesT, class T>
+SHALE_DEVICE void LoadRows(const Shared<T>& shared, int tile, int row, typename TilesT::Left& rows) {
+  SHALE_UNROLL for (int step = 0; step < TilesT::kWidth / 16; ++step) {
+    LoadLeft<TilesT>(shared, tile, row, step, rows[step]);
+  }
+}
+
+// Gives the left operand that LoadLeft loads: from `rows`, which hold all steps, if the tiles' rows fit the registers.
+template <class TilesT, class T>
+SHALE_DEVICE void GiveLeft(const typename TilesT::Left& rows, const Shared<T>& shared, int tile, int row, int step,
+                           unsigned (&a)[4]) {
+  if constexpr (TilesT::kRowsInRegisters) {
+    SHALE_UNROLL for (int r = 0; r < 4; ++r) a[r] = rows[step][r];
+  } else {
+    LoadLeft<TilesT>(shared, tile, row, step, a);
+  }
 }
 
 // Sets scores[j][...] to the dot products of the warp's rows and 8 rows of a tile from 8 j on. left(step, a) gives the
@@ -126,10 +154,11 @@ SHALE_DEVICE void StoreRows(const Heads<T>& to, int b, int h, int first, const t
   }
 }
 
-// Calls run(TilesFor<W>()) with the smallest W of 64 and 128 that holds heads of `width` elements.
+// Calls run(TilesFor<W>()) with the smallest W of 64, 128 and 256 that holds heads of `width` elements.
 template <template <int> class TilesFor, class Run>
 absl::Status WithMatrixTiles(int64_t width, const Run& run) {
-  return width <= 64 ? run(TilesFor<64>()) : run(TilesFor<128>());
+  if (width <= 64) return run(TilesFor<64>());
+  return width <= 128 ? run(TilesFor<128>()) : run(TilesFor<256>());
 }
 
 }  // namespace shale::cuda

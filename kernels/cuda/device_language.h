@@ -89,6 +89,8 @@ class Global : public Array<T> {
  public:
   Global(T* data, int64_t size, const char* name) : Array<T>(data) {}
 
+  SHALE_DEVICE const T* Address(int64_t i) const { return this->data_ + i; }
+
   using Array<T>::Store;
 
   // nvcc stores some packs element by element if they are copied as structs. __stwb is an ordinary store in one
@@ -117,7 +119,16 @@ class Shared : public Array<T> {
   SHALE_DEVICE unsigned Address(int i) const {
     return static_cast<unsigned>(__cvta_generic_to_shared(this->data_ + i));
   }
+
+  SHALE_DEVICE void BeginCopy(int i, const Global<T>& from, int64_t j, bool exists) const {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(Address(i)), "l"(__cvta_generic_to_global(from.Address(j))), "r"(exists ? 16 : 0)
+                 : "memory");
+  }
 };
+
+SHALE_DEVICE void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 template <class T>
 SHALE_DEVICE void LoadMatrices(const Shared<T>& from, int i, unsigned (&m)[4]) {

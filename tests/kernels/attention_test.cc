@@ -238,6 +238,9 @@ std::vector<AttentionShape> WideShapes() {
   return {
       {.batch = 1, .s = 100, .heads = 2, .groups = 1, .width = 128, .documents = {37, 63}},
       {.batch = 1, .s = 70, .heads = 2, .groups = 2, .width = 104, .window = 40},
+      {.batch = 1, .s = 70, .heads = 2, .groups = 1, .width = 256, .documents = {37, 33}},
+      {.batch = 1, .s = 66, .heads = 1, .groups = 1, .width = 136, .window = 40, .cap = 2},
+      {.batch = 1, .s = 33, .heads = 1, .groups = 1, .width = 200, .causal = false},
   };
 }
 

@@ -57,14 +57,19 @@ def _cases():
                    {"STG.E.128": 2}, "STG.E.128", 4)
         yield Case(f"RMSNorm backward, an element of {width}", "norm_backward", rf"\d+NormBackwardKernel{tile}",
                    {"STG.E.128": 1}, "STG.E.128", 8)
-    for width in (64, 128):
-        for name, source, kernel, products in (
-                ("forward", "attention_matrices", "AttentionForwardMatrixKernel", 2),
-                ("d_q", "attention_backward_matrices", "AttentionQueryGradientMatrixKernel", 3),
-                ("d_k and d_v", "attention_backward_matrices", "AttentionKeyGradientMatrixKernel", 4)):
-            yield Case(f"attention, {name}, a score of heads of {width}", source,
-                       rf"{kernel}INS\d*_\d+\w+TilesILi{width}EEENS_8BFloat16E", {"HMMA.16816": 8}, "HMMA.16816",
-                       _matrices(products, width))
+    for width in (64, 128, 256):
+        tiles = rf"INS\d*_\d+\w+TilesILi{width}EEENS_8BFloat16E"
+        kernels = [("forward", "attention_matrices", "AttentionForwardMatrixKernel" + tiles, 2),
+                   ("d_q", "attention_backward_matrices", "AttentionQueryGradientMatrixKernel" + tiles, 3)]
+        if width <= 128:
+            kernels += [("d_k and d_v", "attention_backward_matrices", "AttentionKeyGradientMatrixKernel" + tiles, 4)]
+        else:
+            wide = r"AttentionWideKeyGradientKernelINS\d*_\w+TilesENS_8BFloat16ELNS\w*8GradientE"
+            kernels += [("d_k", "attention_backward_matrices", wide + "0", 3),
+                        ("d_v", "attention_backward_matrices", wide + "1", 2)]
+        for name, source, kernel, products in kernels:
+            yield Case(f"attention, {name}, a score of heads of {width}", source, kernel, {"HMMA.16816": 8},
+                       "HMMA.16816", _matrices(products, width))
 
 
 def kind_of(name):

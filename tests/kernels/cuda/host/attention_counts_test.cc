@@ -33,14 +33,17 @@ struct CountedSequence {
   int64_t matrix() const { return S * row(); }       // Bytes of a head.
   // Returns how many rows a block of backward goes through at a time: fewer where rows are long.
   int64_t columns() const { return D == 64 ? 64 : 32; }
+  // Wide heads: warps load their own rows from shared memory for each tile of columns, and d_k and d_v have a kernel
+  // each.
+  bool wide() const { return D > 128; }
 };
 
-// Query heads of Qwen2.5 0.5B and 1.5B that share keys and values.
+// Query heads of Qwen2.5 0.5B and 1.5B, and of Gemma 3 4B, that share keys and values.
 const CountedSequence& Counted(int which) {
   static const CountedSequence* sequences = [] {
     const char* given = std::getenv("SHALE_COUNTED_LENGTH");
     const int64_t S = given == nullptr ? 128 : std::atoll(given);
-    return new CountedSequence[]{{S, 7, 64}, {S, 6, 128}};
+    return new CountedSequence[]{{S, 7, 64}, {S, 6, 128}, {S, 2, 256}};
   }();
   return sequences[which];
 }
@@ -102,7 +105,7 @@ struct CountedAttention {
 // block whose queries see them. There are two products.
 TEST(KernelCounts, AttentionForwardReadsQueriesOnceAndKeepsScoresInRegisters) {
   PrintAttentionHead();
-  for (const int which : {0, 1}) {
+  for (const int which : {0, 1, 2}) {
     const CountedSequence& c = Counted(which);
     CountedAttention attention(c);
     Counts f = CountsOf(attention.memory, attention.forward);
@@ -114,52 +117,59 @@ TEST(KernelCounts, AttentionForwardReadsQueriesOnceAndKeepsScoresInRegisters) {
     EXPECT_EQ(f.arrays["out"].written, c.H * c.matrix());
     EXPECT_EQ(f.written_bytes, c.H * (c.matrix() + 4 * c.S));
     EXPECT_EQ(f.multiply_adds, c.H * 2 * c.D * kOwned * c.passed());
-    // Two for the queries, and two for each 64 keys.
+    // Two for the queries, unless these are wide, and two for each 64 keys.
     EXPECT_EQ(f.blocks, c.H * c.blocks());
-    EXPECT_EQ(f.block_barriers, 2 * f.blocks + 2 * c.H * c.passed() / kOwned);
-    // Queries go through shared memory. Keys and values are stored there, and each warp loads all of them.
-    EXPECT_EQ(f.shared_accessed_bytes, c.H * (2 * c.matrix() + 2 * (1 + kWarpsOfBlock) * c.passed() * c.row()));
+    EXPECT_EQ(f.block_barriers, (c.wide() ? 0 : 2) * f.blocks + 2 * c.H * c.passed() / kOwned);
+    // Queries go through shared memory: once, or if they are wide once for each 64 keys. Keys and values are stored
+    // there, and each warp loads all of them.
+    const int64_t loads = c.wide() ? c.passed() * c.row() : c.matrix();
+    EXPECT_EQ(f.shared_accessed_bytes, c.H * (c.matrix() + loads + 2 * (1 + kWarpsOfBlock) * c.passed() * c.row()));
     // Four lanes share a row: two shuffles find its largest score, and at the end two its sum. A lane has two rows.
     EXPECT_EQ(f.warp_operations, kWarpsOfBlock * (4 * c.H * c.passed() / kOwned + 4 * f.blocks));
   }
 }
 
 // Of d_q, d_k and d_v each element has one owner, so that none is added to in memory. What that costs is counted here:
-// a second kernel reads all again, and seven products in place of five.
+// a second kernel reads all again, and seven products in place of five. For wide heads it is three kernels and eight
+// products.
 TEST(KernelCounts, AttentionBackwardWritesItsGradientsOnceAndNothingElse) {
   PrintAttentionHead();
-  for (const int which : {0, 1}) {
+  for (const int which : {0, 1, 2}) {
     const CountedSequence& c = Counted(which);
     CountedAttention attention(c);
     Counts b = CountsOf(attention.memory, attention.backward);
     PrintAttention("AttentionBackward", c, c.H * (4 * c.matrix() + 4 * c.S) + 4 * c.matrix(), b);
     const int64_t passed_bytes = c.passed() * c.row();
     // The kernel of d_q reads queries and d_out once, and that of delta d_out and out. The kernel of d_k and d_v reads
-    // queries and d_out for every 64 keys that they see, and keys and values once.
-    EXPECT_EQ(b.arrays["q"].read, c.H * (c.matrix() + passed_bytes));
-    EXPECT_EQ(b.arrays["d_out"].read, c.H * (2 * c.matrix() + passed_bytes));
+    // queries and d_out for every 64 keys that they see, and keys and values once. That of d_v alone reads no values.
+    const int64_t kernels = c.wide() ? 2 : 1;  // Of d_k and d_v.
+    EXPECT_EQ(b.arrays["q"].read, c.H * (c.matrix() + kernels * passed_bytes));
+    EXPECT_EQ(b.arrays["d_out"].read, c.H * (2 * c.matrix() + kernels * passed_bytes));
     EXPECT_EQ(b.arrays["out"].read, c.H * c.matrix());
-    EXPECT_EQ(b.arrays["k"].read, c.H * passed_bytes + c.matrix());
+    EXPECT_EQ(b.arrays["k"].read, c.H * passed_bytes + kernels * c.matrix());
     EXPECT_EQ(b.arrays["v"].read, c.H * passed_bytes + c.matrix());
     // Of a query, four lanes read both, and then a thread for each 64 keys that it sees.
-    EXPECT_EQ(b.arrays["lse"].read, c.H * 4 * (4 * c.S + c.passed()));
+    EXPECT_EQ(b.arrays["lse"].read, c.H * 4 * (4 * c.S + kernels * c.passed()));
     EXPECT_EQ(b.arrays["delta"].read, b.arrays["lse"].read);
     // No S x S: the gradients are written once, and a number for each query.
     EXPECT_EQ(b.written_bytes, c.H * (c.matrix() + 4 * c.S) + 2 * c.matrix());
     EXPECT_EQ(b.arrays["d_q"].written, c.H * c.matrix());
     EXPECT_EQ(b.arrays["d_k"].written, c.matrix());
     EXPECT_EQ(b.arrays["d_v"].written, c.matrix());
-    EXPECT_EQ(b.multiply_adds, c.H * 7 * c.D * kOwned * c.passed());
-    // In the kernel of d_q two for the queries, and in both two for each tile of columns.
-    EXPECT_EQ(b.block_barriers, c.H * (2 * c.blocks() + 2 * 2 * c.passed() / c.columns()));
+    EXPECT_EQ(b.multiply_adds, c.H * (c.wide() ? 8 : 7) * c.D * kOwned * c.passed());
+    // In the kernel of d_q two for the queries, unless these are wide. Two for each tile of columns, but only one where
+    // d_k and d_v have one kernel, which has two tiles of q and of d_out.
+    const int64_t tiles = c.passed() / c.columns();
+    EXPECT_EQ(b.block_barriers, c.H * ((c.wide() ? 0 : 2) * c.blocks() + (2 + (c.wide() ? 4 : 1)) * tiles));
     // For d_q a warp loads the keys twice and the values once. For d_k and d_v it loads queries and d_out twice, and
-    // for each tile of them its keys and values again, and eight lanes of it load three facts of each query, which are
-    // stored once.
-    const int64_t for_d_q = c.H * (2 * 2 * c.matrix() + (2 + 3 * kWarpsOfBlock) * passed_bytes);
-    const int64_t tiles = c.passed() / c.columns(), facts = 4 * 3 * (1 + kWarpsOfBlock * 8) * c.passed();
-    const int64_t for_d_k =
-        2 * c.matrix() + c.H * ((2 + 4 * kWarpsOfBlock) * passed_bytes + tiles * 2 * kOwned * c.row() + facts);
-    EXPECT_EQ(b.shared_accessed_bytes, for_d_q + for_d_k);
+    // for each tile of them its keys and values again, and eight lanes of it load the facts of each query, which are
+    // stored once. For d_k alone it loads d_out once, and for d_v alone both once, and of its own rows the keys.
+    const int64_t own = tiles * kOwned * c.row(), facts = 16 * (1 + kWarpsOfBlock * 8) * c.passed();
+    const int64_t for_d_q =
+        c.H * (2 * c.matrix() + 2 * (c.wide() ? own : c.matrix()) + (2 + 3 * kWarpsOfBlock) * passed_bytes);
+    const int64_t stored = (c.wide() ? 3 : 2) * c.matrix(), loads = c.wide() ? 3 + 2 : 4;
+    const int64_t for_d_k = c.H * ((2 * kernels + loads * kWarpsOfBlock) * passed_bytes + (1 + kernels) * own);
+    EXPECT_EQ(b.shared_accessed_bytes, for_d_q + stored + for_d_k + c.H * kernels * facts);
     EXPECT_EQ(b.warp_operations, 5 * c.H * c.S);  // Only delta is summed over lanes.
   }
 }

@@ -64,7 +64,8 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
     counts.block_shared_bytes = std::max(counts.block_shared_bytes, shared_used_);
     if (failure_.empty()) continue;
     idle_.clear();
-    fibers_.clear();  // Some are suspended in the middle of the kernel.
+    fibers_.clear();        // Some are suspended in the middle of the kernel.
+    shared_cells_.clear();  // Some tell of copies that will never be done.
     return absl::FailedPreconditionError(absl::StrCat(kernel, ": ", failure_));
   }
   return absl::OkStatus();
@@ -81,6 +82,7 @@ void Execution::RunBlock() {
     threads_[t].fiber = nullptr;
     threads_[t].clock = 1;
     threads_[t].seen.fill(0);
+    threads_[t].copies.clear();
   }
   PoisonShared(0, std::min(shared_used_, kMaxSharedBytes));
   while (stream_->order == ThreadOrder::kTurns ? RunTurns() : RunWarpsAhead()) {
@@ -152,6 +154,9 @@ void Execution::RunThreads(Fiber& self) {
   for (;;) {
     threads_[current_].fiber = &self;
     (*body_)();
+    if (!threads_[current_].copies.empty()) {
+      Stop([this] { return absl::StrCat(Where(), " returns without WaitForCopies() after it has begun a copy"); });
+    }
     threads_[current_].state = State::kReturned;
     const bool more = Advance();
     if (more && threads_[current_].fiber == nullptr) continue;

@@ -98,6 +98,11 @@ class Execution {
   void* StaticShared(const void* key, const char* name, size_t bytes);
   void* DynamicShared() { return shared_.get(); }
   size_t dynamic_shared_bytes() const { return shape_.shared_bytes; }
+  // Begins a copy to shared memory: of `from` in global memory, or of zeros. The bytes are copied at the last moment,
+  // by WaitForCopies, and until then it is an error to access `to`. A thread must not return before its copies are
+  // done.
+  void BeginCopy(const Access& to, const Access& from, bool zeros);
+  void WaitForCopies(Site site);
   // Checks an access before it happens. Stops the launch if it is wrong. Inline, so that an access is put together only
   // if it is wrong.
   [[gnu::always_inline]] void Check(const Access& a) {
@@ -112,8 +117,7 @@ class Execution {
     (a.shared ? counts.shared_accessed_bytes : a.write ? counts.written_bytes : counts.read_bytes) += bytes;
     if (stream_->counts_arrays && !a.shared) [[unlikely]]
       CountArray(a, bytes);
-    const Space space = a.shared ? Space::kShared : a.element_bytes < kCellBytes ? Space::kGlobalBytes : Space::kGlobal;
-    const Conflict conflict = Note(data + a.index * a.element_bytes, bytes, space, a.write);
+    const Conflict conflict = Note(data + a.index * a.element_bytes, bytes, SpaceOf(a), a.write);
     if (conflict.kind != Conflict::kNone) [[unlikely]]
       StopAtConflict(a, conflict);
   }
@@ -122,6 +126,10 @@ class Execution {
  private:
   enum class Space : uint8_t { kShared, kGlobal, kGlobalBytes };  // The last one is for elements of single bytes.
   enum class State : uint8_t { kReady, kAtBlockBarrier, kAtWarpOperation, kReturned };
+  struct Copy {
+    Access to, from;
+    bool zeros;
+  };
   struct alignas(64) Thread {
     State state = State::kReady;
     uint32_t clock = 1;
@@ -129,6 +137,7 @@ class Execution {
     uint64_t result = 0;
     WarpOperation operation;  // Its site also serves block barriers.
     LaneClocks seen = {};
+    std::vector<Copy> copies;  // That it has begun and not waited for.
   };
   struct StaticArray {
     const void* key;
@@ -154,12 +163,19 @@ class Execution {
   // What every fiber runs: the current thread, and after its end each next one that has not begun either. So threads
   // that never wait share a stack, and no switch lies between them.
   void RunThreads(Fiber& self);
-  // Notes a barrier in the stream. Returns whether threads must pass it without waiting (Stream::without_barrier).
+  // Notes a barrier or a wait for copies in the stream. Returns whether threads must pass it without waiting
+  // (Stream::without_barrier).
   bool Skip(Site site);
   // Fills bytes [begin, end) of shared memory with NaNs. The current block has not accessed them.
   void PoisonShared(size_t begin, size_t end);
   // Begins a launch: no access so far matters to it.
   void ForgetAccesses();
+  static Space SpaceOf(const Access& a) {
+    return a.shared ? Space::kShared : a.element_bytes < kCellBytes ? Space::kGlobalBytes : Space::kGlobal;
+  }
+  Cell* SharedCells(uintptr_t address) {
+    return &shared_cells_[(address - reinterpret_cast<uintptr_t>(shared_.get())) / kCellBytes];
+  }
   // Adds an access of the current thread to the shadow memory.
   Conflict Note(uintptr_t address, int64_t bytes, Space space, bool write);
   [[gnu::cold]] void CountArray(const Access& access, int64_t bytes);

@@ -13,6 +13,9 @@ namespace {
 // After so many epochs all cells are cleared and epochs count from 1 again, long before Moments run out of them.
 constexpr uint32_t kKeptEpochs = 1 << 20;
 
+uintptr_t AddressOf(const Access& a) { return reinterpret_cast<uintptr_t>(a.data) + a.index * a.element_bytes; }
+int64_t BytesOf(const Access& a) { return a.count * a.element_bytes; }
+
 }  // namespace
 
 size_t AlignShared(size_t bytes) { return (bytes + 127) / 128 * 128; }
@@ -55,12 +58,35 @@ Conflict Execution::Note(uintptr_t address, int64_t bytes, Space space, bool wri
   accessor_.since = space == Space::kShared ? first_epoch_ : launch_epoch_;
   // Each byte of a global array of bytes has a cell of its own, at twice its address. The cells of an access lie within
   // a page, because it is aligned to its size.
-  Cell* cells = space == Space::kShared
-                    ? &shared_cells_[(address - reinterpret_cast<uintptr_t>(shared_.get())) / kCellBytes]
+  Cell* cells = space == Space::kShared   ? SharedCells(address)
                 : space == Space::kGlobal ? global_cells_.At(address)
                                           : byte_cells_.At(address * kCellBytes);
   const int64_t count = space == Space::kGlobalBytes ? bytes : bytes / kCellBytes;
   return write ? Write(cells, count, accessor_) : Read(cells, count, accessor_, /*written=*/space == Space::kShared);
+}
+
+void Execution::BeginCopy(const Access& to, const Access& from, bool zeros) {
+  if (!zeros) Check(from);
+  Check(to);
+  SetWrite(SharedCells(AddressOf(to)), BytesOf(to) / kCellBytes, Moment::OfCopy(current_));
+  threads_[current_].copies.push_back({to, from, zeros});
+}
+
+void Execution::WaitForCopies(Site site) {
+  if (Skip(site)) return;
+  for (const auto& [to, from, zeros] : threads_[current_].copies) {
+    std::byte* const bytes = shared_.get() + (AddressOf(to) - reinterpret_cast<uintptr_t>(shared_.get()));
+    if (zeros) {
+      std::memset(bytes, 0, BytesOf(to));
+    } else {
+      // A copy may read at any time until it is done.
+      const Conflict conflict = Note(AddressOf(from), BytesOf(from), SpaceOf(from), /*write=*/false);
+      if (conflict.kind != Conflict::kNone) StopAtConflict(from, conflict);
+      std::memcpy(bytes, reinterpret_cast<const void*>(AddressOf(from)), BytesOf(from));
+    }
+    SetWrite(SharedCells(AddressOf(to)), BytesOf(to) / kCellBytes, accessor_.now);
+  }
+  threads_[current_].copies.clear();
 }
 
 void Execution::CountArray(const Access& a, int64_t bytes) {
@@ -88,6 +114,9 @@ void Execution::StopAtOperand(const Access& a) {
 
 void Execution::StopAtConflict(const Access& a, const Conflict& conflict) {
   if (conflict.kind == Conflict::kUnwritten) StopAt(a, [] { return "which was never written"; });
+  if (conflict.with.is_copy()) {
+    StopAt(a, [this, conflict] { return absl::StrCat("to which a copy of ", NameOf(conflict.with), " is under way"); });
+  }
   StopAt(a, [this, conflict] {
     return absl::StrCat(
         "which ", NameOf(conflict.with), conflict.kind == Conflict::kAfterRead ? " read" : " wrote",

@@ -1,5 +1,6 @@
 // Tests that every barrier of our kernels is needed, and that the host runner would report a missing one: each is
 // removed in turn.
+#include <string>
 #include <vector>
 
 #include "kernels/ops/attention.h"
@@ -180,34 +181,41 @@ TEST(CudaEmbedding, NeedsEachOfItsBarriers) {
   ExpectNeedsEachOfItsBarriers(memory, op, 2);
 }
 
-// There are enough positions for a block to go through two tiles.
+// There are enough positions for a block to go through two tiles. Only forward has one tile of wide heads, which also
+// needs each barrier.
 TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
-  constexpr int64_t kLength = 72, kHeads = 2, kWidth = 8;
-  for (const DType act : kActs) {
-    SCOPED_TRACE(ToString(act));
-    const bool matrices = act != DType::kFloat32;
+  struct Expected {
+    DType act;
+    int64_t length, heads, width;
+    size_t forward, backward;  // Numbers of barriers and waits for copies.
+  };
+  const Expected cases[] = {
+      {DType::kFloat32, 72, 2, 8, 3, 6}, {DType::kBFloat16, 72, 2, 8, 7, 9}, {DType::kBFloat16, 33, 1, 136, 4, 8}};
+  for (const Expected& want : cases) {
+    SCOPED_TRACE(std::string(ToString(want.act)) + " " + std::to_string(want.width));
     TestMemory memory;
     const auto heads = [&](bool output, int64_t count) {
-      return output ? memory.Output(act, {1, kLength, count, kWidth}) : memory.Random(act, {1, kLength, count, kWidth});
+      return output ? memory.Output(want.act, {1, want.length, count, want.width})
+                    : memory.Random(want.act, {1, want.length, count, want.width});
     };
-    const AttentionForward forward = {.q_BSHD = heads(false, kHeads),
+    const AttentionForward forward = {.q_BSHD = heads(false, want.heads),
                                       .k_BSGD = heads(false, 1),
                                       .v_BSGD = heads(false, 1),
-                                      .out_BSHD = heads(true, kHeads),
-                                      .lse_BHS = memory.Output(DType::kFloat32, {1, kHeads, kLength}),
+                                      .out_BSHD = heads(true, want.heads),
+                                      .lse_BHS = memory.Output(DType::kFloat32, {1, want.heads, want.length}),
                                       .scale = 0.25f};
-    ExpectNeedsEachOfItsBarriers(memory, forward, matrices ? 4 : 3);
+    ExpectNeedsEachOfItsBarriers(memory, forward, want.forward);
     const AttentionBackward backward = {.q_BSHD = forward.q_BSHD,
                                         .k_BSGD = forward.k_BSGD,
                                         .v_BSGD = forward.v_BSGD,
-                                        .out_BSHD = heads(false, kHeads),
-                                        .lse_BHS = memory.Random(DType::kFloat32, {1, kHeads, kLength}, 2, 3),
-                                        .d_out_BSHD = heads(false, kHeads),
-                                        .d_q_BSHD = heads(true, kHeads),
+                                        .out_BSHD = heads(false, want.heads),
+                                        .lse_BHS = memory.Random(DType::kFloat32, {1, want.heads, want.length}, 2, 3),
+                                        .d_out_BSHD = heads(false, want.heads),
+                                        .d_q_BSHD = heads(true, want.heads),
                                         .d_k_BSGD = heads(true, 1),
                                         .d_v_BSGD = heads(true, 1),
                                         .scale = 0.25f};
-    ExpectNeedsEachOfItsBarriers(memory, backward, 6);
+    ExpectNeedsEachOfItsBarriers(memory, backward, want.backward);
   }
 }
 

@@ -158,18 +158,23 @@ class Array {
 
   bool present() const { return data_ != nullptr; }
 
+  // Describes an access to `count` elements.
+  cuda_on_host::Access AccessTo(int64_t i, int64_t count, bool write) const {
+    return {.array = name_,
+            .shared = shared_,
+            .write = write,
+            .index = i,
+            .count = count,
+            .size = size_,
+            .data = data_,
+            .element_bytes = sizeof(T)};
+  }
+
  private:
   static constexpr int kPerPack = 16 / static_cast<int>(sizeof(T));
 
   void Check(int64_t i, int64_t count, bool write) const {
-    cuda_on_host::Execution::Running().Check({.array = name_,
-                                              .shared = shared_,
-                                              .write = write,
-                                              .index = i,
-                                              .count = count,
-                                              .size = size_,
-                                              .data = data_,
-                                              .element_bytes = sizeof(T)});
+    cuda_on_host::Execution::Running().Check(AccessTo(i, count, write));
   }
 
   T* data_;
@@ -193,7 +198,17 @@ class Shared : public Array<T> {
  public:
   static_assert(sizeof(T) % cuda_on_host::kCellBytes == 0, "a cell of shared memory is two bytes");
   Shared(void* data, int64_t size, const char* name) : Array<T>(static_cast<T*>(data), size, name, /*shared=*/true) {}
+
+  void BeginCopy(int64_t i, const Global<T>& from, int64_t j, bool exists) const {
+    constexpr int kCount = 16 / static_cast<int>(sizeof(T));
+    cuda_on_host::Execution::Running().BeginCopy(this->AccessTo(i, kCount, /*write=*/true),
+                                                 from.AccessTo(j, kCount, /*write=*/false), /*zeros=*/!exists);
+  }
 };
+
+inline void WaitForCopies(SourceLocation at = SourceLocation::current()) {
+  cuda_on_host::Execution::Running().WaitForCopies(SiteOf(at));
+}
 
 // Calls use(lanes) in each lane of a warp, where lanes[l] is what lane l has given. All lanes must come to it. It
 // orders memory no more than a shuffle does.

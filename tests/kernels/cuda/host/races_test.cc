@@ -54,6 +54,46 @@ TEST(SharedRace, AWriteNeedsABarrierAfterTheReads) {
   ExpectRight([&](StreamHandle s) { return Launch("Reuse", ReuseTheArray<true>, shape, s, global); });
 }
 
+// Each thread copies a pack and reads that of its neighbor.
+template <bool kWait, bool kBarrier>
+SHALE_KERNEL CopyAndRotate(Global<int> from, Global<int> to) {
+  SHALE_SHARED_ARRAY(int, row, 256);
+  const int t = static_cast<int>(threadIdx.x);
+  row.BeginCopy(4 * t, from, 4 * t, t != 5);
+  from.Store(4 * t, -t);  // A copy may read its source until the thread waits for it.
+  if (kWait) WaitForCopies();
+  if (kBarrier) __syncthreads();
+  to.Store<4>(4 * t, row.Load<4>((t + 1) % 64 * 4));
+}
+
+SHALE_KERNEL CopyAndReturn(Global<int> from) {
+  SHALE_SHARED_ARRAY(int, row, 4);
+  row.BeginCopy(0, from, 0, false);
+}
+
+TEST(SharedRace, ACopyNeedsAWaitAndABarrier) {
+  alignas(16) int x[256] = {}, y[256] = {};
+  const Global<int> from(x, 256, "from"), to(y, 256, "to");
+  const auto run = [&](void (*kernel)(Global<int>, Global<int>)) {
+    return [=, &x](StreamHandle s) {
+      std::iota(x, x + 256, 0);
+      return Launch("Copy", kernel, {dim3(1), dim3(64)}, s, from, to);
+    };
+  };
+  ExpectWrong(run(CopyAndRotate<false, true>), {"reads shared row[", "to which a copy of thread (", "is under way"});
+  ExpectWrong(run(CopyAndRotate<true, false>), {"reads shared row["});
+  ExpectRight(run(CopyAndRotate<true, true>));
+  for (int i = 0; i < 256; ++i) {
+    const int source = (i + 4) % 256, thread = source / 4;
+    EXPECT_EQ(y[i], thread == 5 ? 0 : source % 4 == 0 ? -thread : source) << i;
+  }
+  ExpectWrong(
+      [&](StreamHandle s) {
+        return Launch("Copy", CopyAndReturn, {dim3(1), dim3(1)}, s, from);
+      },
+      {"thread (0, 0, 0) returns without WaitForCopies()"});
+}
+
 SHALE_KERNEL AllWriteOneWord() {
   SHALE_DYNAMIC_SHARED(int, box);
   box.Store(0, 7);  // All write the same value, which is still undefined.

@@ -17,7 +17,9 @@ inline int Weight(const Moment& reader, const Accessor& by) {
 inline bool Ordered(const Moment& before, const Accessor& by) {
   if (before.epoch() < by.since) return true;
   if (before.epoch() < by.first_epoch) return false;
-  if (before.epoch() != by.now.epoch() || before.thread() == by.now.thread()) return true;
+  if (before.epoch() < by.now.epoch()) return true;
+  if (before.is_copy()) return false;
+  if (before.thread() == by.now.thread()) return true;
   return before.warp() == by.now.warp() && (*by.clocks)[before.thread() % kWarp] >= before.clock();
 }
 
@@ -81,6 +83,10 @@ Conflict Write(Cell* cells, int64_t count, const Accessor& accessor) {
     cell->reads[0] = cell->reads[1] = Moment();
   }
   return {};
+}
+
+void SetWrite(Cell* cells, int64_t count, Moment write) {
+  for (Cell* cell = cells; cell != cells + count; ++cell) cell->write = write;
 }
 
 ShadowMemory::Page* ShadowMemory::PageOf(uintptr_t number) {

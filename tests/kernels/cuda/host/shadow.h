@@ -36,6 +36,10 @@ class Moment {
   Moment(uint32_t epoch, uint32_t clock, int thread)
       : bits_(uint64_t{epoch} << 32 | uint64_t{clock} << kThreadBits | static_cast<uint64_t>(thread)) {}
 
+  // Stands for an asynchronous copy of `thread` that has not finished. No access is ordered after it.
+  static Moment OfCopy(int thread) { return {kCopyEpoch, 0, thread}; }
+  bool is_copy() const { return epoch() == kCopyEpoch; }
+
   uint32_t epoch() const { return static_cast<uint32_t>(bits_ >> 32); }
   uint32_t clock() const { return static_cast<uint32_t>(bits_) >> kThreadBits; }
   int thread() const { return static_cast<int>(bits_ & ((1u << kThreadBits) - 1)); }
@@ -43,6 +47,8 @@ class Moment {
   bool operator==(const Moment&) const = default;
 
  private:
+  static constexpr uint32_t kCopyEpoch = 0xffffffffu;  // Comes after all others.
+
   uint64_t bits_ = 0;
 };
 
@@ -76,6 +82,8 @@ inline constexpr int kCellBytes = 2;
 // they return. If `written` is set, a cell that was never written is a conflict too.
 Conflict Read(Cell* cells, int64_t count, const Accessor& by, bool written);
 Conflict Write(Cell* cells, int64_t count, const Accessor& by);
+// Sets the last write of `count` adjacent cells that nobody has read since the one before.
+void SetWrite(Cell* cells, int64_t count, Moment write);
 
 // Cells for arbitrary addresses. A cell has no history at first.
 class ShadowMemory {

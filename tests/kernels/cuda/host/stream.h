@@ -57,7 +57,7 @@ struct Stream {
   ThreadOrder order = ThreadOrder::kTurns;
   // If not null, launches wait for their turn before each block. Borrowed.
   BlockTurns* turns = nullptr;
-  // Mutation testing: barriers at this place are passed without waiting.
+  // Mutation testing: barriers and waits for copies at this place are passed without waiting.
   std::optional<Site> without_barrier;
   // If not 0, a launch runs only this many blocks, the last ones.
   uint64_t last_blocks = 0;
@@ -65,7 +65,7 @@ struct Stream {
   size_t sm_shared_bytes = size_t{228} << 10;
   bool counts_arrays = false;
   Counts counts;
-  // Every __syncthreads and __syncwarp that a launch came to, in the order of their first use.
+  // Every __syncthreads, __syncwarp and WaitForCopies that a launch came to, in the order of their first use.
   std::vector<Site> barriers;
   // Takes a launched kernel, to run it later in FIFO order, and returns at once. If empty, a launch runs its kernel to
   // the end on the calling thread.
