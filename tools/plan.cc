@@ -287,7 +287,7 @@ absl::StatusOr<Job> LoadJobForMachine(const PlanFlags& flags, std::vector<JobErr
 // them in the job and in `flags`. If nothing fits, leaves them as they are and says so in `remark`.
 absl::Status DecideSearched(const DataFacts& data, const Machine& machine, const WorkLimits& limits, PlanFlags& flags,
                             Job& job, std::string& remark) {
-  if (job.runtime.search.empty() || machine.profile == nullptr) return absl::OkStatus();
+  if (job.runtime.search.empty()) return absl::OkStatus();
   Job with_facts = job;
   ApplyDataFacts(data, with_facts);
   absl::StatusOr<DecidedFields> decided = DecideFields(with_facts, machine, JobWithOf(flags, data), limits);
@@ -295,7 +295,8 @@ absl::Status DecideSearched(const DataFacts& data, const Machine& machine, const
     absl::StrAppend(&remark, Paragraph(absl::StrCat(decided.status().message(), ".")));
     return absl::OkStatus();
   }
-  if (!decided.ok()) return decided.status();
+  const bool without_seconds = machine.profile == nullptr && absl::IsFailedPrecondition(decided.status());
+  if (!decided.ok()) return without_seconds ? absl::OkStatus() : decided.status();
   flags.set.insert(flags.set.end(), decided->settings.begin(), decided->settings.end());
   flags.searched = std::move(decided->why);
   SHALE_ASSIGN_OR_RETURN(job, LoadJob(flags.job, flags.Overrides()));

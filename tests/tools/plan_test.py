@@ -134,6 +134,7 @@ class PlanTest(unittest.TestCase):
         self.assertRegex(self.call(*searched).stdout, r"Decided by a search \(runtime\.search\)\n(?s:.*)"
                                                       r"\n *batch\.micro_batch +batch\.micro_batch=\d+;")
         self.assertIn("runtime.search leaves fields to a search", self.call(job, searched[2]).stdout)
+        self.refused(r"runtime\.search: found \"lr\"; allowed: ", job, "--set=runtime.search=[\"lr\"]")
         # The job that it writes is that job, and says why.
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
             path = os.path.join(folder, "found.textproto")
