@@ -283,6 +283,26 @@ absl::StatusOr<Job> LoadJobForMachine(const PlanFlags& flags, std::vector<JobErr
                                                  "; leave one of them out"));
 }
 
+// Decides the fields that the job leaves to a search (runtime.search), if the speed of the machine is known, and sets
+// them in the job and in `flags`. If nothing fits, leaves them as they are and says so in `remark`.
+absl::Status DecideSearched(const DataFacts& data, const Machine& machine, const WorkLimits& limits, PlanFlags& flags,
+                            Job& job, std::string& remark) {
+  if (job.runtime.search.empty()) return absl::OkStatus();
+  Job with_facts = job;
+  ApplyDataFacts(data, with_facts);
+  absl::StatusOr<DecidedFields> decided = DecideFields(with_facts, machine, JobWithOf(flags, data), limits);
+  if (absl::IsResourceExhausted(decided.status())) {
+    absl::StrAppend(&remark, Paragraph(absl::StrCat(decided.status().message(), ".")));
+    return absl::OkStatus();
+  }
+  const bool without_seconds = machine.profile == nullptr && absl::IsFailedPrecondition(decided.status());
+  if (!decided.ok()) return without_seconds ? absl::OkStatus() : decided.status();
+  flags.set.insert(flags.set.end(), decided->settings.begin(), decided->settings.end());
+  flags.searched = std::move(decided->why);
+  SHALE_ASSIGN_OR_RETURN(job, LoadJob(flags.job, flags.Overrides()));
+  return absl::OkStatus();
+}
+
 // Prints and writes the plan of a job, and what a search for faster settings finds, if one is asked for.
 int RunPlan(const PlanFlags& flags, Job job, const DataFacts& data, const Machine& machine,
             const std::string& profile_remark, const WorkLimits& limits) {
@@ -291,6 +311,7 @@ int RunPlan(const PlanFlags& flags, Job job, const DataFacts& data, const Machin
   const JobWith job_with = JobWithOf(flags, data);
   absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(job, data, machine, remark, refusal, job_with);
   if (!resolved.ok()) return Refuse(flags, resolved.status());
+  resolved->plan.searched = flags.searched;
   Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
   const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
   for (const std::string& line : JobRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
@@ -343,6 +364,9 @@ int Run(PlanFlags flags) {
   TakeOwnProfile(*job, backend, flags, profile_remark);
   machine->profile = flags.profile;
   machine->hosts = flags.hosts;
+  const absl::Status decided = DecideSearched(*data, *machine, limits, flags, *job, profile_remark);
+  if (absl::IsDeadlineExceeded(decided)) return Fail(decided, kExitFailed);
+  if (!decided.ok()) return Refuse(flags, decided);
   if (flags.fit.empty()) return RunPlan(flags, *std::move(job), *data, *machine, profile_remark, limits);
   std::fputs(profile_remark.c_str(), stderr);
   ApplyDataFacts(*data, *job);

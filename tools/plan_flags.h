@@ -39,6 +39,7 @@ struct PlanFlags {
   double seconds = 300;
   // That `machine` names, or that of this machine if it has one.
   std::shared_ptr<const proto::MachineProfile> profile;
+  std::string searched;  // JobPlan::searched, once `set` has what was decided.
 
   // A machine that was named comes before what the job says, and --set and --ranks come before it.
   std::vector<std::string> Overrides() const {

@@ -127,6 +127,14 @@ class PlanTest(unittest.TestCase):
         self.assertAlmostEqual(again["seconds"]["step"], found["best"]["seconds"], delta=1e-9)
         self.assertEqual(again["memory"]["arena_bytes"], found["best"]["arena_bytes"])
         self.assertLess(found["best"]["seconds"], found["own"]["seconds"])
+        # A job that leaves these fields to a search is planned as its run decides them.
+        names = ",".join(f'"{field}"' for field in fields.split("=")[1].split(","))
+        searched = [job, "--machine=h100x8", f"--set=runtime.search=[{names}]"]
+        self.assertEqual(json.loads(self.call(*searched, "--json").stdout)["memory"], again["memory"])
+        self.assertRegex(self.call(*searched).stdout, r"Decided by a search \(runtime\.search\)\n(?s:.*)"
+                                                      r"\n *batch\.micro_batch +batch\.micro_batch=\d+;")
+        self.assertIn("runtime.search leaves fields to a search", self.call(job, searched[2]).stdout)
+        self.refused(r"runtime\.search: found \"lr\"; allowed: ", job, "--set=runtime.search=[\"lr\"]")
         # The job that it writes is that job, and says why.
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
             path = os.path.join(folder, "found.textproto")

@@ -18,6 +18,7 @@
 #include "engine/files/io/file.h"
 #include "engine/files/io/json_lines.h"
 #include "engine/plan/config/job_files.h"
+#include "engine/plan/search/search.h"
 #include "engine/plan/time/profile.h"
 #include "engine/run/runtime/trace.h"
 #include "engine/strings/messages.h"
@@ -110,12 +111,13 @@ absl::Status RunInFolder::Decide(const ResumeOptions& resume) {
     // Claims the folder before anything that takes time, so that an unusable folder is reported at once.
     SHALE_ASSIGN_OR_RETURN(folder_, RunFolder::Claim(job_.telemetry.run_folder, ExistingFor(resume.from)));
     const std::string hf_folder = HfFolder(job_, *folder_, resume);
-    KeepDecisions(*folder_, resume, job_);
+    const KeptDecisions kept = KeepDecisions(*folder_, resume, job_);
+    search_line_ = kept.line;
     SHALE_ASSIGN_OR_RETURN(matmuls_line_, DecideCpuMatMuls(job_));
     SHALE_ASSIGN_OR_RETURN(const std::string failures, folder_->NextFailurePath());
     return absl::StrCat(static_cast<int>(job_.runtime.cpu_matmuls), "\n", hf_folder, "\n",
                         HfFolderOfRun(*folder_, resume), "\n", failures, "\n",
-                        static_cast<int>(job_.sharding.accumulation));
+                        static_cast<int>(job_.sharding.accumulation), "\n", kept.searched_job);
   };
   SHALE_ASSIGN_OR_RETURN(const std::string text, processes_.InProcessZero(decide));
   SHALE_RETURN_IF_ERROR(TakeDecision(text));
@@ -125,10 +127,14 @@ absl::Status RunInFolder::Decide(const ResumeOptions& resume) {
 }
 
 absl::Status RunInFolder::TakeDecision(const std::string& text) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, '\n');
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('\n', 5));
   int cpu_matmuls = 0, accumulation = 0;
-  if (parts.size() != 5 || !absl::SimpleAtoi(parts[0], &cpu_matmuls) || !absl::SimpleAtoi(parts[4], &accumulation)) {
+  if (parts.size() != 6 || !absl::SimpleAtoi(parts[0], &cpu_matmuls) || !absl::SimpleAtoi(parts[4], &accumulation)) {
     return absl::InternalError("process 0 sent no decision");
+  }
+  if (!parts[5].empty()) {
+    SHALE_ASSIGN_OR_RETURN(const Job former, ParseRecordedJob(parts[5], "the job of the run that is resumed"));
+    job_ = WithSearchedFieldsOf(former, std::move(job_));
   }
   job_.runtime.cpu_matmuls = static_cast<CpuMatMuls>(cpu_matmuls);
   job_.sharding.accumulation = static_cast<Accumulation>(accumulation);
@@ -147,6 +153,7 @@ std::string RunInFolder::PlanText() const {
   std::string devices = trainer_->devices().description;
   if (!devices.empty()) devices += '\n';
   if (!matmuls_line_.empty()) devices += matmuls_line_ + '\n';
+  if (!search_line_.empty()) devices += search_line_ + '\n';
   return absl::StrCat(shale::PlanText(trainer_->job(), trainer_->plan()), "\noutside the arenas  ",
                       FormatBytes(trainer_->devices().overhead_bytes),
                       " of this process, as measured: code, libraries, data buffers\n", devices);

@@ -51,8 +51,9 @@ class RunInFolder {
   const std::string trace_of_all_;
   const PrintLine print_;
   TrainerOptions options_;  // Process 0 writes the trace to its place, others into the run folder until all are joined.
-  std::unique_ptr<RunFolder> folder_;  // Null but in process 0, as are the next three empty.
+  std::unique_ptr<RunFolder> folder_;  // Null but in process 0, as are the next four empty.
   std::string matmuls_line_;           // A line about what computes matmuls.
+  std::string search_line_;            // A line about what the run that is resumed had searched.
   std::string measured_;               // When the peak was measured, if it was.
   std::string hf_folder_;              // The folder of config.json and the tokenizer's files.
   RunSinks sinks_;

@@ -14,10 +14,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/api/job.h"
 #include "engine/files/checkpoint/manifest.h"
 #include "engine/files/checkpoint/store.h"
 #include "engine/files/io/file.h"
+#include "engine/plan/search/search.h"
 #include "engine/run/state/rank_state.h"
 #include "engine/run/train/reports.h"
 #include "engine/strings/printing.h"
@@ -53,6 +55,24 @@ int64_t BytesOfCheckpoint(const JobPlan& plan) {
   return bytes;
 }
 
+// Returns the sections in which a job differs from that of a run, `ran`, in how a step is divided: "batch, memory".
+std::string DifferentSections(const Job& ran, const Job& job) {
+  MemoryConfig memory = job.memory;
+  // A job that ran has its default written out.
+  if (memory.loss_chunk_tokens == 0) memory.loss_chunk_tokens = ran.memory.loss_chunk_tokens;
+  const std::pair<bool, absl::string_view> sections[] = {
+      {ran.batch != job.batch, "batch"},
+      {ran.sharding != job.sharding, "sharding"},
+      {ran.precision != job.precision, "precision"},
+      {ran.memory != memory, "memory"},
+      {ran.activation_checkpointing != job.activation_checkpointing, "activation_checkpointing"}};
+  std::vector<absl::string_view> different;
+  for (const auto& [differs, name] : sections) {
+    if (differs) different.push_back(name);
+  }
+  return absl::StrJoin(different, ", ");
+}
+
 absl::string_view LineOf(StartStage stage) {
   switch (stage) {
     case StartStage::kAllocating: return "allocating memory, and trying what the run will use of libraries";
@@ -86,26 +106,29 @@ std::string HfFolderOfRun(const RunFolder& folder, const ResumeOptions& resume) 
   return Exists(theirs) ? theirs : "";
 }
 
-void KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& job) {
+KeptDecisions KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& job) {
   constexpr int64_t kMaxJobBytes = int64_t{1} << 20;
-  if (ExistingFor(resume.from) != RunFolder::Existing::kContinue) return;
+  if (ExistingFor(resume.from) != RunFolder::Existing::kContinue) return {};
   const std::string run_folder = resume.from == ResumeFrom::kPath ? RunOfCheckpoint(resume.path) : folder.path();
   const bool open_cpu_matmuls = job.runtime.cpu_matmuls == CpuMatMuls::kAuto && job.runtime.device == DeviceType::kCpu;
   const bool open_accumulation = job.sharding.accumulation == Accumulation::kAuto;
-  if (!open_cpu_matmuls && !open_accumulation) return;
+  const bool searches = !job.runtime.search.empty();
+  if (!open_cpu_matmuls && !open_accumulation && !searches) return {};
   const absl::StatusOr<std::string> text = ReadFile(RunJobPath(run_folder), kMaxJobBytes);
-  if (!text.ok()) return;
+  if (!text.ok()) return {};
   const absl::StatusOr<Job> former = ParseRecordedJob(*text, RunJobPath(run_folder));
-  if (!former.ok() || former->precision.compute != job.precision.compute) return;
-  if (open_cpu_matmuls) job.runtime.cpu_matmuls = former->runtime.cpu_matmuls;
-  ShardingConfig sharding = job.sharding;
-  sharding.accumulation = former->sharding.accumulation;
-  MemoryConfig memory = job.memory;
-  memory.loss_chunk_tokens = former->memory.loss_chunk_tokens;
-  const bool divided_alike = job.precision == former->precision && sharding == former->sharding &&
-                             job.batch == former->batch && memory == former->memory &&
-                             job.activation_checkpointing == former->activation_checkpointing;
-  if (open_accumulation && divided_alike) job.sharding.accumulation = former->sharding.accumulation;
+  if (!former.ok()) return {};
+  if (open_cpu_matmuls && former->precision.compute == job.precision.compute) {
+    job.runtime.cpu_matmuls = former->runtime.cpu_matmuls;
+  }
+  Job as_before = WithSearchedFieldsOf(*former, job);
+  if (open_accumulation) as_before.sharding.accumulation = former->sharding.accumulation;
+  const std::string different = DifferentSections(*former, as_before);
+  if (different.empty()) job = std::move(as_before);
+  if (!searches) return {};
+  if (different.empty()) return {*text, absl::StrCat("runtime.search: as in the run of ", run_folder)};
+  return {.line = absl::StrCat("runtime.search: searched again, because the job differs from that of the run in ",
+                               run_folder, " in ", different)};
 }
 
 absl::Status DecidePeakFlops(JobProcesses& processes, const Backend& backend, const Job& job, int64_t ranks_on_host,

@@ -31,10 +31,17 @@ std::string HfFolder(const Job& job, const RunFolder& folder, const ResumeOption
 // empty string if there is none, and if nothing is resumed.
 std::string HfFolderOfRun(const RunFolder& folder, const ResumeOptions& resume);
 
+// What a run took over from the run that it resumes.
+struct KeptDecisions {
+  std::string searched_job;  // The job from which it took the fields of runtime.search, as text. Empty: it took none.
+  std::string line;          // For people, if the job leaves fields to a search: whether it took them, and why not.
+};
+
 // Takes what the run that is resumed had decided, if there is one and the job leaves it open, so that a resumed run
-// computes the same bits: what computes matmuls, and the accumulation. With another precision, or for the accumulation
-// with another division of the batch, the bits change anyway, and another choice may be better then.
-void KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& job);
+// computes the same bits: what computes matmuls, the accumulation, and the fields of runtime.search. With another
+// precision, or for the others with another division of a step, the bits change anyway, and other choices may be better
+// then.
+KeptDecisions KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& job);
 
 // Decides what MFU compares with, and sets it in `options`. If it has to be measured, does so in process 0, which
 // reports it, for a host with `ranks_on_host` ranks, and sets `measured` to the time there. A peak that a former run

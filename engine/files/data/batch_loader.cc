@@ -106,6 +106,12 @@ void BatchLoader::Expect(TargetPositions targets, int64_t input_ids, int64_t tar
   shape_.target_ids = target_ids;
 }
 
+void BatchLoader::Divide(int64_t micro_batch, int64_t global_batch) {
+  SHALE_CHECK(micro_batch >= 1 && global_batch >= 1) << micro_batch << " of " << global_batch;
+  shape_.micro_batch = micro_batch;
+  shape_.global_batch = global_batch;
+}
+
 int64_t BatchLoader::FilledSlots(const StepSamples& step, int64_t rank, int64_t micro_batch) const {
   SHALE_CHECK(rank >= 0 && rank < shape_.ranks) << "rank " << rank << " of " << shape_.ranks;
   SHALE_CHECK(micro_batch >= 0 && micro_batch < shape_.AccumulationSteps())

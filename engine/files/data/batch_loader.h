@@ -77,6 +77,9 @@ class BatchLoader {
   // Sets the fields of BatchShape with these names.
   void Expect(TargetPositions targets, int64_t input_ids, int64_t target_ids);
 
+  // Divides batches of `global_batch` samples into micro-batches of this size. REQUIRES: both are at least 1.
+  void Divide(int64_t micro_batch, int64_t global_batch);
+
   // Fills each part that the batch has, [B, ...], and counts its targets. Allocates nothing on success, unless the
   // source does. Returns an error that names sample, position and data: the error of the source; Unknown if it threw;
   // OutOfRange for an input or a target that is not below its limit, for a weight, a feature or a target value that is

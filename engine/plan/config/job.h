@@ -333,6 +333,7 @@ struct RuntimeConfig {
   bool synchronous = false;                    // Runs one instruction at a time.
   int64_t check_every_steps = 0;               // Steps between checks of the state. 0: never.
   bool generate = false;                       // Plans the programs of LiveGenerator.
+  std::vector<std::string> search;             // Fields that a run decides before it plans (DecideFields). "*": all.
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;
   CollectivesKind collectives = CollectivesKind::kAuto;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/api/plan.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
@@ -111,6 +112,7 @@ class Admitter {
   // `changed` is what differs from the job as it was written.
   absl::StatusOr<Admission> Plan(Job job, const DataFacts& data, const std::vector<Override>& changed = {}) {
     std::vector<std::string> remarks = LearningRateRemarks(job.optimizer);
+    if (!job.runtime.search.empty()) remarks.emplace_back(kNotSearched);
     LimitBudgets(job, remarks);
     const JobWith job_with = [&](const std::vector<Override>& overrides) -> absl::StatusOr<Job> {
       std::vector<Override> all = changed;

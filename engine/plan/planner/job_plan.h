@@ -45,6 +45,7 @@ struct JobPlan {
   HostMemoryPlan host_memory;       // One rank's pinned memory, for all programs and for checkpoints.
   Budget budget;                    // Bytes that one rank may plan, and bytes that it may offload.
   std::string accumulation_reason;  // Why this accumulation was chosen, with the numbers of the others.
+  std::string searched;  // Why fields have the values that a search decided (DecidedFields::why). Empty: none did.
   // What each accumulation costs, in the order of the enum; one if the job names its accumulation.
   std::vector<Variant> candidates;
   const Variant& chosen() const;  // The one of `candidates` that is planned.

@@ -300,7 +300,10 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
     facts.insert(memory + 1, {"state", DescribeStateOffload(plan)});
   }
   if (UsesGraphs(job)) facts.push_back({"graphs", DescribeGraphs(program)});
-  return absl::StrCat("Plan of ", job.name, "\n", FactsTable(facts), "\n", MemoryReport(program, plan.train.memory));
+  return absl::StrCat(
+      "Plan of ", job.name, "\n", FactsTable(facts), "\n",
+      plan.searched.empty() ? "" : absl::StrCat("Decided by a search (runtime.search)\n", plan.searched, "\n"),
+      MemoryReport(program, plan.train.memory));
 }
 
 std::string ProgramText(const Job& job, const JobPlan& plan) {

@@ -41,14 +41,14 @@ class Searcher {
     if (!best.fits()) return NothingFits(ways_.Exact(best));
     SearchResult result{.best = best.variant, .own = own.variant, .budget = ways_.budget()};
     result.choices = ChoicesOf(best);
-    result.front = Front();
+    if (!query_.only_best) result.front = Front();
     DropAccumulationOfAuto(result.best);
     result.best.overrides = ways_.Minimal(std::move(result.best.overrides));
     for (SearchChoice& choice : result.choices) choice.taken = TakenOf(choice.path, best.choices, result.best);
     for (Variant& way : result.front) way.overrides = ways_.Minimal(std::move(way.overrides));
     result.plans = ways_.plans();
     result.ended_early = ways_.ended();
-    result.changing = ChangingTraining(result.best, ways_);
+    if (!query_.only_best) result.changing = ChangingTraining(result.best, ways_);
     SHALE_RETURN_IF_ERROR(ways_.error());
     return result;
   }

@@ -2,6 +2,7 @@
 // step runs and not what it trains.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@ struct SearchQuery {
   DraftSeconds seconds = nullptr;        // Empty: predicted for the machine (Machine::profile).
   int most_plans = 400;                  // After so many ways the search ends with the best one.
   int most_threads = 8;                  // That plan ways side by side, the caller's included. Changes no result.
+  bool only_best = false;                // Leaves SearchResult::front and SearchResult::changing empty.
 };
 
 // A field that the search decided.
@@ -88,6 +90,31 @@ absl::Status CheckSearchField(absl::string_view path);
 //   ResourceExhausted  Nothing fits. The message says what the nearest of the tried ways lacks.
 //   Errors of `query.seconds`, and of `limits` if they end the search before it has found anything that fits.
 absl::StatusOr<SearchResult> FindFastest(const SearchQuery& query, const WorkLimits& limits = {});
+
+// [Note: fields that a run decides] A job may leave fields to a search (runtime.search). A run calls DecideFields
+// before it plans, in one process for all, and sets the fields as it says. What is then planned, recorded and saved is
+// a job that leaves nothing to a search. Whatever else plans a job takes it as it is written.
+
+// How long a run may search.
+inline constexpr std::chrono::seconds kSearchTime{20};
+
+struct DecidedFields {
+  // What differs from the job, as --set takes it, in this order. The last one empties runtime.search.
+  std::vector<std::string> settings;
+  std::string why;  // For people: what was found, and a row for each field. Ends in a newline.
+};
+
+// Searches for the best values of the fields in job.runtime.search. `job_with` is as in SearchQuery. Returns the errors
+// of FindFastest, which begin with the name of the field.
+absl::StatusOr<DecidedFields> DecideFields(const Job& job, const Machine& machine, const JobWith& job_with = nullptr,
+                                           const WorkLimits& limits = {});
+
+// Returns `job` with the values that `decided` has of the fields in job.runtime.search, which is then empty. A strategy
+// brings along what it implies of other fields.
+Job WithSearchedFieldsOf(const Job& decided, Job job);
+
+// Returns what the search found, and a row for each field that it decided. Ends in a newline.
+std::string ChoicesText(const SearchResult& result);
 
 // Returns the fastest way with what it changes and why, what the runner-up of each choice would take, the ways that
 // need less memory, and the settings that change what is trained, as settings that --set takes. Ends in a newline.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "engine/compile/step/options_enums.h"
 #include "engine/plan/planner/options.h"
 #include "engine/plan/search/search.h"
 #include "engine/plan/search/ways.h"
@@ -46,6 +47,53 @@ bool AreAlike(Job a, Job b) {
 
 }  // namespace internal
 
+namespace {
+
+// Returns whether a job leaves the field at `path` to a search.
+bool IsSearched(absl::string_view path, const Job& job) {
+  const std::vector<std::string>& all = job.runtime.search;
+  return std::any_of(all.begin(), all.end(), [&](const std::string& field) { return field == path || field == "*"; });
+}
+
+// Takes the strategy of `from`, and of other fields what it implies (StrategyOf).
+void TakeStrategy(const Job& from, Job& to) {
+  const ShardingConfig& sharding = from.sharding;
+  to.sharding.strategy = sharding.strategy;
+  if (sharding.strategy != Strategy::kFullShard) {
+    to.sharding.prefetch = sharding.prefetch;
+    to.sharding.reshard_after_forward = sharding.reshard_after_forward;
+    to.memory.offload_state.parameters = from.memory.offload_state.parameters;
+  }
+  if (sharding.strategy == Strategy::kDdp) to.sharding.shard_ranks = sharding.shard_ranks;
+  if (!CheckCombination(sharding.strategy, to.sharding.accumulation).ok()) {
+    to.sharding.accumulation = sharding.accumulation;
+  }
+}
+
+struct FieldOfSearch {
+  absl::string_view path;
+  void (*take)(const Job& from, Job& to);
+};
+
+constexpr FieldOfSearch kFields[] = {
+    {"sharding.strategy", TakeStrategy},
+    {"sharding.shard_ranks", [](const Job& from, Job& to) { to.sharding.shard_ranks = from.sharding.shard_ranks; }},
+    {"sharding.reshard_after_forward",
+     [](const Job& from, Job& to) { to.sharding.reshard_after_forward = from.sharding.reshard_after_forward; }},
+    {"sharding.prefetch", [](const Job& from, Job& to) { to.sharding.prefetch = from.sharding.prefetch; }},
+    {"sharding.accumulation", [](const Job& from, Job& to) { to.sharding.accumulation = from.sharding.accumulation; }},
+    {"batch.micro_batch", [](const Job& from, Job& to) { to.batch.micro_batch = from.batch.micro_batch; }},
+    {"memory.offload", [](const Job& from, Job& to) { to.memory.offload = from.memory.offload; }},
+    {"memory.offload_state", [](const Job& from, Job& to) { to.memory.offload_state = from.memory.offload_state; }},
+    {"memory.loss_chunk_tokens",
+     [](const Job& from, Job& to) { to.memory.loss_chunk_tokens = from.memory.loss_chunk_tokens; }},
+    {"activation_checkpointing.preset",
+     [](const Job& from, Job& to) { to.activation_checkpointing = from.activation_checkpointing; }},
+    {"optimizer.update", [](const Job& from, Job& to) { to.optimizer.update = from.optimizer.update; }},
+};
+
+}  // namespace
+
 std::vector<std::string> SearchFields() {
   std::vector<std::string> fields;
   for (const Option* option : internal::SearchedOptions()) fields.emplace_back(option->path);
@@ -56,6 +104,36 @@ absl::Status CheckSearchField(absl::string_view path) {
   const std::vector<std::string> fields = SearchFields();
   if (std::find(fields.begin(), fields.end(), path) != fields.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("found ", Quoted(path), "; allowed: ", absl::StrJoin(fields, ", ")));
+}
+
+absl::StatusOr<DecidedFields> DecideFields(const Job& job, const Machine& machine, const JobWith& job_with,
+                                           const WorkLimits& limits) {
+  SearchQuery query{.job = job, .machine = machine, .job_with = job_with, .only_best = true};
+  if (!IsSearched("*", job)) query.fields = job.runtime.search;
+  const absl::StatusOr<SearchResult> found = FindFastest(query, limits);
+  if (absl::IsDeadlineExceeded(found.status())) {
+    return absl::DeadlineExceededError("runtime.search: found nothing that fits in the time that it may take");
+  }
+  if (absl::IsFailedPrecondition(found.status()) && machine.profile == nullptr) {
+    return absl::FailedPreconditionError(
+        "runtime.search: nothing is known of this machine's speed; measure it once (calibrate), or leave "
+        "runtime.search out");
+  }
+  if (!found.ok()) {
+    return absl::Status(found.status().code(), absl::StrCat("runtime.search: ", found.status().message()));
+  }
+  DecidedFields decided{.why = ChoicesText(*found)};
+  for (const Override& setting : found->best.overrides) decided.settings.push_back(setting.text());
+  decided.settings.emplace_back("runtime.search=[]");
+  return decided;
+}
+
+Job WithSearchedFieldsOf(const Job& decided, Job job) {
+  for (const FieldOfSearch& field : kFields) {
+    if (IsSearched(field.path, job)) field.take(decided, job);
+  }
+  job.runtime.search.clear();
+  return job;
 }
 
 }  // namespace shale

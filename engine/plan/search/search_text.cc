@@ -126,6 +126,14 @@ std::string Comments(absl::string_view text, absl::string_view indent) {
 
 }  // namespace
 
+std::string ChoicesText(const SearchResult& result) {
+  std::string head = HeadText(result);
+  if (!result.best.cost.covered()) {
+    absl::StrAppend(&head, " Less than 90 % of the seconds is measured or interpolated, so they are estimates.");
+  }
+  return absl::StrCat(Paragraph(head), ChoicesTable(result));
+}
+
 std::string SearchText(const SearchResult& result) {
   const Variant& best = result.best;
   std::string text = Paragraph(HeadText(result));

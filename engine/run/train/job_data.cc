@@ -300,6 +300,14 @@ absl::Status JobData::FitTo(const DataNeeds& needs) {
   return absl::OkStatus();
 }
 
+void JobData::SetMicroBatch(int64_t micro_batch) {
+  training_->Divide(micro_batch, training_->shape().global_batch);
+  for (Evaluation& evaluation : evaluations_) {
+    BatchLoader& loader = *evaluation.loader;
+    loader.Divide(micro_batch, micro_batch * loader.shape().ranks);
+  }
+}
+
 absl::Status JobData::Start(int64_t place, const std::string* state) const {
   SHALE_RETURN_IF_ERROR(training_->Start(place, state));
   for (const Evaluation& evaluation : evaluations_) {

@@ -103,7 +103,7 @@ class Session : public CheckpointSaver {
 
   // The start (session_start.cc).
   //
-  // Gives the job its model, opens the data and resolves the job.
+  // Gives the job its model, opens the data, decides what the job leaves to a search, and resolves the job.
   static absl::StatusOr<std::unique_ptr<Session>> Prepare(Job job, const Machine& machine,
                                                           const TrainerOptions& options);
   void TellPlan() const;

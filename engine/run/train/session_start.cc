@@ -11,18 +11,23 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "engine/api/job.h"
 #include "engine/compile/program/program.h"
+#include "engine/compile/program/work_limits.h"
 #include "engine/files/checkpoint/base_values.h"
 #include "engine/files/io/checksums.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/summary.h"
+#include "engine/plan/search/search.h"
 #include "engine/plan/time/prediction.h"
+#include "engine/plan/time/profile.h"
 #include "engine/run/runtime/trace.h"
 #include "engine/run/train/processes.h"
 #include "engine/run/train/session.h"
 #include "engine/run/train/starting_state.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -35,16 +40,66 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+// Gives the machine the profile of process 0, if it has one, so that all processes decide alike by seconds. Ranks on
+// several hosts decide by bytes alone unless the job asks for a search: the links between hosts may not be measured.
+absl::Status TakeProfileOfAll(const TrainerOptions& options, const Job& job, Machine& machine) {
+  ControlPlane& control = *options.control;
+  const int64_t ranks = job.sharding.ranks;
+  machine.hosts = options.ranks_on_host > 0 ? CeilDivide(ranks, options.ranks_on_host) : 0;
+  if (control.processes() == 1) {
+    if (options.machine != nullptr) machine.profile = std::make_shared<const proto::MachineProfile>(*options.machine);
+    return absl::OkStatus();
+  }
+  if (machine.hosts > 1 && job.runtime.search.empty()) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(
+      const std::string text,
+      control.Broadcast(ControlChannel::kSteps, options.machine == nullptr ? "" : PrintProfile(*options.machine)));
+  if (text.empty()) return absl::OkStatus();
+  absl::StatusOr<proto::MachineProfile> profile = ParseProfile(text, "the profile of process 0");
+  if (!profile.ok()) return Agreed(profile.status());
+  machine.profile = std::make_shared<const proto::MachineProfile>(*std::move(profile));
+  return absl::OkStatus();
+}
+
+// Gives the job its model, and opens its data.
+absl::StatusOr<std::unique_ptr<JobData>> OpenJobData(const TrainerOptions& options, Job& job) {
+  if (options.model) SHALE_RETURN_IF_ERROR(SetModel(*options.model, job));
+  SHALE_ASSIGN_OR_RETURN(
+      std::unique_ptr<JobData> data,
+      JobData::Open(job, options.tokenizer_folder, {.training = options.data, .evaluation = options.evaluation_data},
+                    options.text_progress));
+  SHALE_RETURN_IF_ERROR(
+      CheckSource(data->training().source(), options.control->processes(), !options.checkpoint_folder.empty()));
+  return data;
+}
+
+// Decides, in process 0, the fields that the job leaves to a search, and sets them in all processes. Returns
+// DecidedFields::why.
+absl::StatusOr<std::string> DecideSearched(const Machine& machine, const DataFacts& data, ControlPlane& control,
+                                           Job& job) {
+  absl::StatusOr<DecidedFields> decided = DecidedFields();
+  if (control.process() == 0) {
+    Job with_facts = job;
+    ApplyDataFacts(data, with_facts);
+    decided = DecideFields(with_facts, machine, {}, {.deadline = WorkLimits::Clock::now() + kSearchTime});
+  }
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control, ControlChannel::kSteps, decided.status()));
+  const std::string settings = absl::StrJoin(decided->settings, "\n");
+  SHALE_ASSIGN_OR_RETURN(const std::string of_all, control.Broadcast(ControlChannel::kSteps, settings));
+  SHALE_ASSIGN_OR_RETURN(decided->why, control.Broadcast(ControlChannel::kSteps, decided->why));
+  const std::vector<std::string> overrides = absl::StrSplit(of_all, '\n');
+  SHALE_ASSIGN_OR_RETURN(const Job changed, WithOverrides(job, overrides));
+  job = WithSearchedFieldsOf(changed, std::move(job));
+  return decided->why;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const TrainerOptions& options) {
   if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
   SHALE_ASSIGN_OR_RETURN(Machine machine, MachineOfAll(options.backend->machine(), job.sharding.ranks,
                                                        options.ranks_on_host, *options.control));
-  // Several processes decide alike by bytes alone, because each may have measured its machine or not.
-  if (options.machine != nullptr && options.control->processes() == 1) {
-    machine.profile = std::make_shared<const proto::MachineProfile>(*options.machine);
-  }
+  SHALE_RETURN_IF_ERROR(TakeProfileOfAll(options, job, machine));
   absl::StatusOr<std::unique_ptr<Session>> session = Prepare(job, machine, options);
   const auto agree = [&](const absl::Status& status) {
     return AgreeOnStatus(*options.control, ControlChannel::kSteps, status);
@@ -64,16 +119,21 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const T
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Machine& machine,
                                                           const TrainerOptions& options) {
-  if (options.model) SHALE_RETURN_IF_ERROR(SetModel(*options.model, job));
-  SHALE_ASSIGN_OR_RETURN(
-      std::unique_ptr<JobData> data,
-      JobData::Open(job, options.tokenizer_folder, {.training = options.data, .evaluation = options.evaluation_data},
-                    options.text_progress));
-  SHALE_RETURN_IF_ERROR(
-      CheckSource(data->training().source(), options.control->processes(), !options.checkpoint_folder.empty()));
+  absl::StatusOr<std::unique_ptr<JobData>> opened = OpenJobData(options, job);
+  std::string searched;
+  if (!job.runtime.search.empty()) {
+    // All processes search, or none, because they wait for each other.
+    SHALE_RETURN_IF_ERROR(AgreeOnStatus(*options.control, ControlChannel::kSteps, opened.status()));
+    SHALE_ASSIGN_OR_RETURN(searched, DecideSearched(machine, (*opened)->facts(), *options.control, job));
+    (*opened)->SetMicroBatch(job.batch.micro_batch);
+  }
+  SHALE_RETURN_IF_ERROR(opened.status());
+  std::unique_ptr<JobData> data = *std::move(opened);
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
-  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine, {}, nullptr, options.job_with));
+  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine, {}, nullptr,
+                                                          searched.empty() ? options.job_with : JobWith()));
+  resolved.plan.searched = std::move(searched);
   SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph)));
   return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
 }

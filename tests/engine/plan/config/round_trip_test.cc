@@ -97,6 +97,7 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "runtime.cpu_matmuls=PACKED",
                                "runtime={device: CUDA graphs: true}",
                                "runtime.generate=true",
+                               "runtime.search=[\"batch.micro_batch\", \"sharding.strategy\"]",
                                "model.adapter.rank=3",
                                "model.adapter={rank: 8 alpha: 12.5 rank_stabilized: true folder: \"/peft\" "
                                "targets: \"q_proj\" targets: \"blocks.3.*\"}",

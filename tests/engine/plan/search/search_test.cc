@@ -13,6 +13,7 @@
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/issues.h"
 #include "engine/compile/program/work_limits.h"
+#include "engine/plan/planner/options.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/planner/variant.h"
 #include "gmock/gmock.h"
@@ -320,6 +321,59 @@ TEST_F(SearchTest, TheJobThatItWritesSaysWhyAtEachField) {
   ASSERT_NE(batch, text.npos) << text;
   ASSERT_NE(comment, text.npos) << text;
   EXPECT_LT(comment, text.find("  micro_batch: ", batch)) << text;
+}
+
+TEST_F(SearchTest, ARunDecidesWhatTheSearchFinds) {
+  proto::MachineProfile profile;
+  profile.set_copy_bytes_per_second(1e9);
+  profile.set_peak_flops_f32(1e12);
+  Machine machine = machine_;
+  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+  job_.runtime.search = {"batch.micro_batch", "sharding.strategy"};
+  const absl::StatusOr<SearchResult> found =
+      FindFastest({.job = job_, .machine = machine, .fields = job_.runtime.search});
+  ASSERT_TRUE(found.ok()) << found.status();
+  const absl::StatusOr<DecidedFields> decided = DecideFields(job_, machine);
+  ASSERT_TRUE(decided.ok()) << decided.status();
+  EXPECT_EQ(absl::StrJoin(decided->settings, ", "),
+            absl::StrCat(SettingsText(found->best.overrides, ", "), ", runtime.search=[]"));
+  EXPECT_THAT(Unwrapped(decided->why), AllOf(HasSubstr("batch.micro_batch=4; "), HasSubstr("so they are estimates")));
+  const absl::StatusOr<Job> job = WithOverrides(job_, decided->settings);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(WithSearchedFieldsOf(*job, job_), *job);
+
+  EXPECT_THAT(std::string(DecideFields(job_, machine_).status().message()),
+              AllOf(HasSubstr("runtime.search: "), HasSubstr("measure it once (calibrate)")));
+  job_.runtime.search = {"optimizer.rule"};
+  EXPECT_THAT(std::string(DecideFields(job_, machine).status().message()),
+              HasSubstr("runtime.search: found \"optimizer.rule\"; allowed: sharding.strategy"));
+}
+
+// A resumed run keeps every field that its search may have decided.
+TEST_F(SearchTest, EveryFieldOfASearchIsTakenFromAJobThatHasIt) {
+  job_.runtime.device = DeviceType::kCuda;
+  job_.runtime.collectives = CollectivesKind::kInProcess;
+  job_.sharding.ranks = 4;
+  job_.sharding.prefetch = 2;
+  job_.memory.offload_state = {.moments = true, .parameters = true};
+  job_.optimizer.max_gradient_norm = 0;
+  job_.optimizer.non_finite = NonFinite::kSkip;
+  job_.batch = {.global_batch = 64, .micro_batch = 2, .sequence_length = 512};
+  std::get<DecoderConfig>(job_.model).max_positions = 512;
+  std::vector<std::string> taken;
+  for (const Option& option : Options()) {
+    if (option.all == nullptr) continue;
+    const std::string path(option.path);
+    for (const Settings& settings : option.all(job_)) {
+      const absl::StatusOr<Job> decided = Drafter(job_, machine_, limits_).With(settings);
+      if (!decided.ok()) continue;
+      Job open = job_;
+      open.runtime.search = {path};
+      EXPECT_EQ(WithSearchedFieldsOf(*decided, open), *decided) << SettingsText(settings, " ");
+      if (!(*decided == job_) && (taken.empty() || taken.back() != path)) taken.push_back(path);
+    }
+  }
+  EXPECT_THAT(taken, ::testing::UnorderedElementsAreArray(SearchFields()));
 }
 
 TEST_F(SearchTest, RefusesFieldsThatItDoesNotKnow) {

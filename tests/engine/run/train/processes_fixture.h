@@ -138,6 +138,7 @@ struct RunOptions {
   std::function<absl::Status(int process, int64_t step)> result_of_step;  // What a process's callback returns.
   std::function<std::vector<int>(int process)> ranks;                     // Of a process, if not an equal part.
   std::function<DataSource*(int process)> data;                           // Of a process, if not the job's file.
+  const proto::MachineProfile* machine = nullptr;                         // Of process 0.
   Fault fault;
   double timeout_seconds = 60;  // Of collectives.
 };
@@ -213,6 +214,7 @@ data { evaluation_fraction: 0.2 path: ")",
     }
     if (options.ranks) trainer_options.ranks = options.ranks(process);
     if (options.data) trainer_options.data = options.data(process);
+    if (process == 0) trainer_options.machine = options.machine;
     Result result;
     absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, trainer_options);
     if (!trainer.ok()) {

@@ -8,9 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/data_source.h"
+#include "engine/api/job.h"
 #include "engine/api/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/machine.pb.h"
 #include "tests/engine/run/train/processes_fixture.h"
 
 namespace shale::testing {
@@ -46,6 +48,42 @@ TEST_F(ProcessesTest, SeveralProcessesComputeAndSaveWhatOneDoes) {
     }
     ExpectSameCheckpoint(one, several, 3);
     ExpectSameCheckpoint(one, several, 6);
+  }
+}
+
+// Process 0 decides for all, and the run is then that of a job with these settings.
+TEST_F(ProcessesTest, WhatASearchDecidesIsTheSameInAllProcesses) {
+  proto::MachineProfile machine;
+  machine.set_name("a machine");
+  machine.set_processor("a processor");
+  machine.set_device("CPU");
+  machine.mutable_origin()->set_source(proto::Origin::ESTIMATED);
+  machine.set_devices_per_host(1);
+  machine.set_threads(5);
+  machine.set_peak_flops_f32(1e11);
+  machine.set_peak_flops_bf16(1e11);
+  machine.set_copy_bytes_per_second(1e10);
+  const Job job = MakeJob({"runtime.search=[\"batch.micro_batch\", \"sharding.strategy\"]"});
+  std::string decided;
+  const auto note = [&](int process, int64_t, Trainer& trainer) {
+    if (process == 0) decided = ResolvedJobText(trainer.job());
+    EXPECT_THAT(trainer.plan().searched, HasSubstr("batch.micro_batch=3"));
+    EXPECT_TRUE(trainer.job().runtime.search.empty());
+  };
+  const std::vector<Result> searched = Run(job, 2, "searched", {.on_step = note, .machine = &machine});
+  const absl::StatusOr<Job> named = ParseRecordedJob(decided, "job");
+  ASSERT_TRUE(named.ok()) << named.status() << searched[0].status;
+  EXPECT_EQ(named->batch.micro_batch, 3);
+  const Result expected = Run(*named, 1, "named")[0];
+  ASSERT_TRUE(expected.status.ok()) << expected.status;
+  for (const Result& result : searched) {
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.losses, expected.losses);
+  }
+  ExpectSameCheckpoint("named", "searched", 6);
+  // Without a profile nothing can be searched, and no process waits for the others.
+  for (const Result& result : Run(job, 2, "unknown")) {
+    EXPECT_THAT(std::string(result.status.message()), HasSubstr("measure it once (calibrate)"));
   }
 }
 
