@@ -96,11 +96,10 @@ absl::StatusOr<std::unique_ptr<RunInFolder>> RunInFolder::Create(JobProcesses& p
 }
 
 void RunInFolder::FindMachine() {
-  FoundProfile found = ProfileOfThisMachine(backend_->device_name());
-  machine_ = std::move(found.profile);
+  const FoundProfile found = ProfileOfThisMachine(backend_->device_name());
+  machine_ = found.profile;
   options_.machine = machine_.get();
-  if (found.remark.empty()) return;
-  Print(absl::StrCat(machine_ == nullptr ? "no " : "", "prediction of a step's seconds: ", found.remark));
+  if (const std::string line = found.Line(); !line.empty()) Print(line);
 }
 
 absl::Status RunInFolder::Decide(const ResumeOptions& resume) {
