@@ -1,4 +1,4 @@
-#include "engine/cluster/processes/job_run.h"
+#include "engine/cluster/processes/run_in_folder.h"
 
 #include <unistd.h>
 
