@@ -22,6 +22,7 @@
 #include "engine/api/plan_text.h"
 #include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
+#include "engine/files/io/file.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/fit.h"
 #include "engine/plan/planner/step_facts.h"
@@ -32,6 +33,7 @@
 #include "engine/plan/time/prediction.h"
 #include "engine/plan/time/profile.h"
 #include "engine/run/runtime/backend.h"
+#include "engine/run/runtime/trace.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 #include "kernels/hardware_threads.h"
@@ -198,9 +200,26 @@ absl::Status PrintPlan(const PlanFlags& flags, const ResolvedJob& resolved, cons
   return absl::OkStatus();
 }
 
-// Writes the files for people that the flags name.
+// Reads the step that --trace names. Returns none without --trace.
+absl::StatusOr<std::optional<MeasuredStep>> TracedStep(const PlanFlags& flags, const StepProgram& program) {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  if (flags.trace.empty()) return std::nullopt;
+  if (flags.profile == nullptr) {
+    return absl::InvalidArgumentError(
+        "--trace is shown beside predicted seconds; measure this machine once (calibrate), or name one with --machine");
+  }
+  SHALE_ASSIGN_OR_RETURN(const std::string json, ReadFile(flags.trace, kMostBytes));
+  absl::StatusOr<MeasuredStep> step = ReadTrace(json, program);
+  if (!step.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--trace: ", flags.trace, " has ", step.status().message()));
+  }
+  return *std::move(step);
+}
+
+// Writes the files for people that the flags name. `measured` may be null.
 absl::Status WriteFiles(const PlanFlags& flags, const ResolvedJob& resolved, const PlanSeconds& seconds,
-                        const Machine& machine, const WorkLimits& limits, const JobWith& job_with) {
+                        const MeasuredStep* measured, const Machine& machine, const WorkLimits& limits,
+                        const JobWith& job_with) {
   const auto& [job, plan] = resolved;
   std::vector<ChangedJob> changes;
   if (!flags.html.empty()) {
@@ -213,7 +232,7 @@ absl::Status WriteFiles(const PlanFlags& flags, const ResolvedJob& resolved, con
   const auto write = [&](const std::string& path, auto&& contents) {
     if (status.ok() && !path.empty()) status = WriteOutput(path, contents());
   };
-  write(flags.html, [&] { return PlanHtml(job, plan, seconds, changes); });
+  write(flags.html, [&] { return PlanHtml(job, plan, seconds, changes, measured); });
   if (!flags.searched_job.empty() && seconds.search != nullptr) {
     std::vector<std::string> overrides = flags.Overrides();
     for (const Override& setting : seconds.search->best.overrides) overrides.push_back(setting.text());
@@ -313,6 +332,9 @@ int RunPlan(const PlanFlags& flags, Job job, const DataFacts& data, const Machin
   if (!resolved.ok()) return Refuse(flags, resolved.status());
   resolved->plan.searched = flags.searched;
   Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
+  const absl::StatusOr<std::optional<MeasuredStep>> measured =
+      TracedStep(flags, admission.resolved->plan.train.step.program);
+  if (!measured.ok()) return Fail(measured.status(), kExitUsage);
   const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
   for (const std::string& line : JobRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
   remark += profile_remark;
@@ -332,7 +354,10 @@ int RunPlan(const PlanFlags& flags, Job job, const DataFacts& data, const Machin
   if (!remark.empty()) admission.remarks.push_back(remark);
   absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, machine, limits, job_with);
   if (status.ok()) status = WriteForPrograms(flags, admission, seconds);
-  if (status.ok()) status = WriteFiles(flags, *admission.resolved, seconds, machine, limits, job_with);
+  if (status.ok()) {
+    const MeasuredStep* traced = *measured ? &**measured : nullptr;
+    status = WriteFiles(flags, *admission.resolved, seconds, traced, machine, limits, job_with);
+  }
   if (!status.ok()) return Fail(status, kExitFailed);
   if (none_fits) Fail(search.status(), kExitUsage);
   if (refusal) Fail(absl::ResourceExhaustedError(admission.text), kExitUsage);

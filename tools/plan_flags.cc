@@ -54,6 +54,11 @@ void AddOutputFlags(CommandLine& line, PlanFlags& flags) {
       "Writes a web page that shows the memory of a step, instruction by instruction, and, if they are predicted, "
       "its seconds, stream by stream.",
       &flags.html);
+  line.Text(
+      "trace", "FILE",
+      "With --html: a file that train --trace wrote of this job. The page then also shows when each stream worked "
+      "in the last step of the trace, on rank 0, beside what was predicted.",
+      &flags.trace);
   line.Text("memory_snapshot", "FILE", "Writes a step's allocations for PyTorch's viewer, pytorch.org/memory_viz.",
             &flags.memory_snapshot);
 }
@@ -104,6 +109,9 @@ void AddPlanFlags(CommandLine& line, PlanFlags& flags) {
 absl::Status CheckPlanFlags(const PlanFlags& flags) {
   if (flags.hosts > 0 && flags.machine.empty()) {
     return absl::InvalidArgumentError("--hosts needs a machine; name one with --machine");
+  }
+  if (!flags.trace.empty() && flags.html.empty()) {
+    return absl::InvalidArgumentError("--trace is shown in the page of a plan; add --html=FILE");
   }
   if (!flags.searched_job.empty() && flags.search.empty()) {
     return absl::InvalidArgumentError("--searched_job writes what a search found; add --search");

@@ -30,6 +30,7 @@ struct PlanFlags {
   std::string json;
   std::string proto;
   std::string html;
+  std::string trace;
   std::string memory_snapshot;
   std::string fit;
   std::string search;
@@ -64,8 +65,8 @@ struct PlanFlags {
 // Adds the flags to a command line, which sets `flags`.
 void AddPlanFlags(CommandLine& line, PlanFlags& flags);
 
-// Returns InvalidArgument for flags that would mix text into JSON, that ask for a plan together with --fit, or for
-// hosts of no machine.
+// Returns InvalidArgument for flags that would mix text into JSON, that ask for a plan together with --fit, for hosts
+// of no machine, or for a trace without the page that shows it.
 absl::Status CheckPlanFlags(const PlanFlags& flags);
 
 }  // namespace shale

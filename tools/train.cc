@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -233,21 +232,26 @@ ResumeOptions ResumeOf(const Flags& flags) {
   return {.from = ResumeFrom::kPath, .path = flags.resume};
 }
 
-using PrintLine = std::function<void(absl::string_view)>;
+// Prints a line once for all processes of the job.
+void PrintOnce(const JobProcesses& processes, absl::string_view line) {
+  if (processes.leads()) Print(line);
+}
 
 // Says how the run has ended. Returns the exit code.
-int SayEnd(const Trainer& trainer, const JobProcesses& processes, const PrintLine& print) {
+int SayEnd(const Trainer& trainer, const JobProcesses& processes) {
   const std::string& folder = trainer.job().telemetry.run_folder;
   const std::string steps = absl::StrCat(WithCommas(trainer.steps_done()), " of ", WithCommas(trainer.total_steps()));
   if (const std::string why = trainer.ended_early(); !why.empty()) {
-    print(absl::StrCat("ended early, after step ", steps, ": ", why, " (checkpoint.patience); the run is in ", folder));
+    PrintOnce(processes, absl::StrCat("ended early, after step ", steps, ": ", why,
+                                      " (checkpoint.patience); the run is in ", folder));
     return kExitOk;
   }
   if (trainer.steps_done() < trainer.total_steps() && (g_signal != 0 || !processes.alone())) {
-    print(absl::StrCat("stopped after step ", steps, "; the run is in ", folder, "; --resume=latest continues it"));
+    PrintOnce(processes,
+              absl::StrCat("stopped after step ", steps, "; the run is in ", folder, "; --resume=latest continues it"));
     return g_signal != 0 ? 128 + g_signal : kExitOk;
   }
-  print(absl::StrCat("done; the run is in ", folder));
+  PrintOnce(processes, absl::StrCat("done; the run is in ", folder));
   return kExitOk;
 }
 
@@ -271,8 +275,7 @@ int Train(const Flags& flags) {
   const absl::StatusOr<std::unique_ptr<JobProcesses>> joined = Join(*job);
   if (!joined.ok()) return Fail(joined.status(), JoinExitCode(joined.status()));
   JobProcesses& processes = **joined;
-  const PrintLine print = processes.leads() ? Print : PrintLine([](absl::string_view) {});
-  if (const std::string place = processes.Describe(); !place.empty()) print(place);
+  if (const std::string place = processes.Describe(); !place.empty()) PrintOnce(processes, place);
 
   const absl::StatusOr<std::unique_ptr<JobRun>> run =
       JobRun::Create(processes, *job,
@@ -296,7 +299,7 @@ int Train(const Flags& flags) {
   status = (*run)->Run();
   g_trainer = nullptr;
   if (const int exit_code = End(processes, status, kExitFailed); exit_code != kExitOk) return exit_code;
-  return SayEnd((*run)->trainer(), processes, print);
+  return SayEnd((*run)->trainer(), processes);
 }
 
 }  // namespace

@@ -41,10 +41,7 @@ absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<
   VerifyOptions options{.backend = backend.get(), .on_row = on_row, .cancelled = &cancelled};
   const FoundProfile found = ProfileOfThisMachine(backend->device_name());
   options.machine = found.profile.get();
-  if (!found.remark.empty()) {
-    const char* const none = found.profile == nullptr ? "no " : "";
-    Print(absl::StrCat(none, "prediction of a step's seconds: ", found.remark, "\n"));
-  }
+  if (const std::string line = found.Line(); !line.empty()) Print(line + "\n");
   return Verify(job, options);
 }
 

@@ -23,12 +23,13 @@ for argument in sys.argv:
     if argument.startswith("--build_event_json_file="): open(argument.split("=", 1)[1], "w").close()
 """
 # Writes rows as the trainer does: one per step, and one for the evaluation after the last step. With TRIAL=fails, the
-# trial fails; with TRIAL=empty, it writes no rows.
+# trial fails; with TRIAL=empty, it writes no rows. With TRAIN=refuses, no run begins.
 _TRAIN = r"""#!/usr/bin/env python3
 import json, os, sys
 sets = dict(b.split("=", 1) for a, b in zip(sys.argv, sys.argv[1:]) if a == "--set")
 with open("calls", "a") as calls: print("train", *sys.argv[1:], file=calls)
 folder, steps = sets["telemetry.run_folder"], int(sets["lr_schedule.steps"])
+if os.environ.get("TRAIN") == "refuses": sys.exit(2)
 trial = os.environ.get("TRIAL") if folder.startswith("/") else None
 if trial == "fails": sys.exit(1)
 os.makedirs(folder)
@@ -58,7 +59,7 @@ class ScriptsTest(unittest.TestCase):
         self.write("bin/bazel", _BAZEL)
         self.write(".out/bin/tools/train", _TRAIN)
         self.write(".out/bin/tools/generate", "#!/bin/sh\n")
-        self.write(".out/bin/tools/tokenize", "#!/bin/sh\necho tokenize $* >> calls\n")
+        self.write(".out/bin/tools/tokenize", "#!/bin/bash\necho tokenize $* >> calls; mkdir -p \"${4#--out=}\"\n")
 
     def write(self, name, text):
         path = os.path.join(self.root, name)
@@ -244,6 +245,20 @@ class ScriptsTest(unittest.TestCase):
         _, _, calls = self.call("tools/quickstart", "--set", "data.tokenizer=bytes")
         self.assertEqual(len(calls), 3)
         self.assertEqual(self.sets(calls[2])["data.tokenizer"], "bytes")
+
+    def test_quickstart_leaves_nothing_of_a_run_that_does_not_begin(self):
+        # Regression: its vocabulary stayed, and the next run was called quickstart-2.
+        code, _, calls = self.call("tools/quickstart", "--set", "no.such=1", TRAIN="refuses")
+        self.assertEqual((code, len(calls)), (2, 4), calls)
+        self.assertEqual(os.listdir(os.path.join(self.root, "runs")), [])
+        code, _, calls = self.call("tools/quickstart")
+        self.assertEqual((code, self.sets(calls[3])["telemetry.run_folder"]), (0, "runs/quickstart"))
+        # What was there before stays.
+        os.makedirs(os.path.join(self.root, "mine_vocabulary"))
+        code, _, _ = self.call("tools/quickstart", "--set", "telemetry.run_folder=mine", TRAIN="refuses")
+        self.assertEqual(code, 2)
+        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "runs"))), ["quickstart", "quickstart_vocabulary"])
+        self.assertTrue(os.path.isdir(os.path.join(self.root, "mine_vocabulary")))
 
     def test_quickstart_trains_even_if_the_trial_tells_nothing(self):
         for trial in ("fails", "empty"):

@@ -228,6 +228,7 @@ class ToolsTest(tools_fixture.ToolsFixture):
                          r"\nroofline: 20 GB/s.*\nmatmul +m +n +k .*\n(forward|backward) +\d+ ")
         self.assertEqual([row["loss"] for row in self.metrics("plain") if "loss" in row],
                          [row["loss"] for row in self.metrics() if "loss" in row])
+        self.draws_the_trace_beside_the_plan()
         none = self.train("--set=lr_schedule.steps=1", "--set=telemetry.run_folder=short", "--trace=none.json")
         self.assertEqual(none.returncode, 0)
         self.assertIn("no trace: the run had no step 3\n", none.stdout.decode())
@@ -235,6 +236,25 @@ class ToolsTest(tools_fixture.ToolsFixture):
         self.assertEqual(unwritable.returncode, 1)
         self.assertIn("nowhere/trace.json: No such file or directory", unwritable.stderr.decode())
         self.assertTrue(os.path.isdir(self.path("unwritable/checkpoints/step-0000000012")))
+
+    def draws_the_trace_beside_the_plan(self):
+        self.write("machine.textproto", 'name: "made up" processor: "none" device: "CPU" origin { source: ESTIMATED } '
+                   "devices_per_host: 1 threads: 2 peak_flops_f32: 1e11 peak_flops_bf16: 1e11 "
+                   "copy_bytes_per_second: 1e10")
+        job, shown = "--job=runs/test/job.textproto", ("--html=plan.html", "--trace=trace.json")
+        machine = "--machine=machine.textproto"
+        result = self.call(_PLAN, job, machine, *shown)
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        self.assertIn("In step 4 of a run the program took ", self.read("plan.html"))
+        for flags, wanted in (((machine, *shown, "--set=batch.sequence_length=16"),
+                               "--trace: trace.json has a trace of another program: its digest is .*; plan the job "
+                               "that was traced"),
+                              ((machine, "--trace=trace.json"), "--trace is shown in the page of a plan; add --html"),
+                              ((machine, "--html=plan.html", "--trace=trace.json.txt"), "has no JSON"),
+                              (shown, "--trace is shown beside predicted seconds")):
+            result = self.call(_PLAN, job, *flags)
+            self.assertEqual(result.returncode, 2, flags)
+            self.assertRegex(result.stderr.decode(), wanted)
 
     def test_the_program_of_a_step_is_printed_on_request(self):
         result = self.train("--dump_program", "--set=lr_schedule.steps=1")

@@ -1,5 +1,3 @@
-#include "engine/plan/report/memory_snapshot.h"
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/live_bytes.h"
 #include "engine/compile/program/program.h"
+#include "engine/plan/report/pickle_writer.h"
 
 namespace shale {
 namespace {

@@ -36,11 +36,13 @@ std::string Swatch(BufferCategory category) {
 
 class Page {
  public:
-  Page(const Job& job, const JobPlan& plan, const PlanSeconds& seconds, const std::vector<ChangedJob>& changes)
+  Page(const Job& job, const JobPlan& plan, const PlanSeconds& seconds, const std::vector<ChangedJob>& changes,
+       const MeasuredStep* measured)
       : job_(job),
         plan_(plan),
         seconds_(seconds),
         changes_(changes),
+        measured_(measured),
         program_(plan.train.step.program),
         moments_(TimelineOf(program_)),
         columns_(ChartColumns(program_, kMostColumns, kBuffersOfColumn)) {
@@ -59,7 +61,7 @@ class Page {
                         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
                         Escaped(title), "</title>\n<style>", kPlanStyle, "</style>\n</head>\n<body>\n<h1>",
                         Escaped(title), "</h1>\n", Summary(), Figure(),
-                        seconds_.step == nullptr ? "" : TimeFigure(program_, *seconds_.step),
+                        seconds_.step == nullptr ? "" : TimeFigure(program_, *seconds_.step, measured_),
                         seconds_.search == nullptr ? "" : FrontFigure(*seconds_.search), ChangesTable(changes_),
                         MomentsTable(), PeakTable(), "<script type=\"application/json\" id=\"data\">", Data(),
                         "</script>\n<script>", kPlanScript, "</script>\n</body>\n</html>\n");
@@ -297,7 +299,7 @@ class Page {
                            {"left", kLeft},
                            {"width", kRight - kLeft},
                            {"peak", peak_}};
-    if (seconds_.step != nullptr) AddTimes(program_, *seconds_.step, data);
+    if (seconds_.step != nullptr) AddTimes(program_, *seconds_.step, measured_, data);
     // A script element ends at the first "</script", even inside a JSON string, so "<" is escaped.
     return absl::StrReplaceAll(data.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace),
                                {{"<", "\\u003c"}});
@@ -307,6 +309,7 @@ class Page {
   const JobPlan& plan_;
   const PlanSeconds seconds_;
   const std::vector<ChangedJob>& changes_;
+  const MeasuredStep* const measured_;  // May be null.
   const StepProgram& program_;
   const std::vector<Moment> moments_;
   const std::vector<ChartColumn> columns_;
@@ -366,8 +369,8 @@ std::vector<ChartColumn> ChartColumns(const StepProgram& program, int64_t most, 
 }
 
 std::string PlanHtml(const Job& job, const JobPlan& plan, const PlanSeconds& seconds,
-                     const std::vector<ChangedJob>& changes) {
-  return Page(job, plan, seconds, changes).Html();
+                     const std::vector<ChangedJob>& changes, const MeasuredStep* measured) {
+  return Page(job, plan, seconds, changes, measured).Html();
 }
 
 }  // namespace shale

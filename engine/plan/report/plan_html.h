@@ -38,13 +38,13 @@ std::vector<ChangedJob> ChangesOf(Drafter& drafter);
 
 // Returns a complete HTML page about one rank's training step: live bytes by category over the instructions, as stacked
 // areas with the peak marked; the moments of TimelineOf; and the buffers that are live at the peak. The page loads no
-// other files. With `seconds.step`, it also shows the streams and the bytes over the seconds of the step; with
-// `seconds.search`, the time of the fastest ways against their memory, with this job among them; and `changes` as a
-// table. Pointer or arrow
-// keys choose an instruction, and the page shows its name and the largest buffers live at it. It follows the reader's
-// choice of light or dark, and prints without its script. Its size is bounded by about 2,000 columns and 2,000 buffers,
-// whatever the length of the program.
+// other files. With `seconds.step`, it also shows the streams and the bytes over the seconds of the step, and on the
+// same axis those of `measured`, a step of this program; with `seconds.search`, the time of the fastest ways against
+// their memory, with this job among them; and `changes` as a table. Pointer or arrow keys choose an instruction, and
+// the page shows its name and the largest buffers live at it. It follows the reader's choice of light or dark, and
+// prints without its script. Its size is bounded by about 2,000 columns and 2,000 buffers, whatever the length of the
+// program.
 std::string PlanHtml(const Job& job, const JobPlan& plan, const PlanSeconds& seconds = {},
-                     const std::vector<ChangedJob>& changes = {});
+                     const std::vector<ChangedJob>& changes = {}, const MeasuredStep* measured = nullptr);
 
 }  // namespace shale

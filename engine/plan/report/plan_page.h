@@ -37,6 +37,7 @@ svg text { fill: var(--quiet); font: 12px system-ui, sans-serif; } svg .peak { f
 .slider { outline-offset: 3px; } .slider:focus-visible { outline: 2px solid var(--mark); }
 .grid { stroke: var(--line); } .loop { fill: var(--line); }
 .limit { stroke: var(--ink); stroke-dasharray: 5 4; } .mark { stroke: var(--mark); stroke-width: 1.5; }
+.measured { fill: none; stroke: var(--ink); }
 .cursor { stroke: var(--ink); stroke-width: 1.5; visibility: hidden; }
 .moment { min-height: 10.5rem; border-left: 3px solid var(--line); padding-left: .75rem; margin-top: .75rem; }
 .moment ol, .moment ul { margin: .25rem 0; padding-left: 1.5rem; }
@@ -126,24 +127,29 @@ figure('chart', plan, (at, peak, moment) => {
   return plan.instructions[at] + ', ' + bytes(total);
 });
 figure('times', plan.times, (at, peak, moment) => {
-  const times = plan.times, [total, running] = times.columns[at];
+  const times = plan.times, [total, predicted, measured] = times.columns[at];
   const when = seconds((at + 0.5) / times.columns.length * times.seconds);
   line('strong', when + peak, moment);
   line('p', bytes(total), moment);
   const list = line('ul', '', moment);
-  const streams = times.streams.map((stream, s) => stream + ': ' + (running[s] < 0 ? 'idle' : times.names[running[s]]));
+  const name = number => number < 0 ? 'idle' : times.names[number];
+  const streams = times.streams.map((stream, s) =>
+    stream + ': ' + name(predicted[s]) + (measured ? '; measured: ' + name(measured[s]) : ''));
   for (const stream of streams) line('li', stream, list);
   return [when, bytes(total), ...streams].join(', ');
 });
 )";
 
 // Returns a figure in HTML: the live bytes of the arena and below them the streams, over the predicted seconds of a
-// step. What lies on the critical path has a color of its own. Its size is bounded, whatever the length of the program.
-std::string TimeFigure(const StepProgram& program, const Prediction& prediction);
+// step. What lies on the critical path has a color of its own. A measured step, which may be null, is on the same axis:
+// each stream then has a second row, and a table compares their seconds. The size is bounded, whatever the length of
+// the program.
+std::string TimeFigure(const StepProgram& program, const Prediction& prediction, const MeasuredStep* measured);
 // Adds to the data of the script what this figure says at its moments: `times`: {columns: [[live bytes, [index into
-// names of what each stream runs, or -1]]], streams: [name], names: [unit and instruction], seconds, left, width, peak:
-// column}. Adds nothing if there is no figure.
-void AddTimes(const StepProgram& program, const Prediction& prediction, nlohmann::json& data);
+// names of what each stream runs, or -1], [the same of the measured step, if there is one]]], streams: [name], names:
+// [unit and instruction], seconds, left, width, peak: column}. Adds nothing if there is no figure.
+void AddTimes(const StepProgram& program, const Prediction& prediction, const MeasuredStep* measured,
+              nlohmann::json& data);
 
 // Returns a figure in HTML of the seconds of the fastest ways over the bytes that they need, with the job as it is
 // written and the budget, and a table of these ways.

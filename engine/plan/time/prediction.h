@@ -81,6 +81,12 @@ struct Prediction {
   double limit(Limit limit) const { return limits[static_cast<size_t>(limit)]; }
 };
 
+// A step of a run that was traced, to be set beside its prediction.
+struct MeasuredStep {
+  int64_t step = 0;  // Of the run.
+  StepTimes times;   // Of one rank: all issues in issue order, without their causes and the critical path.
+};
+
 // The seconds of a step, as in Prediction, without why.
 struct StepSeconds {
   double seconds = 0;

@@ -170,6 +170,11 @@ absl::StatusOr<proto::MachineProfile> CachedProfile(const std::string& cache_fol
                                                  " with ", key.threads, "; remove it and calibrate again"));
 }
 
+std::string FoundProfile::Line() const {
+  if (remark.empty()) return "";
+  return absl::StrCat(profile == nullptr ? "no " : "", "prediction of a step's seconds: ", remark);
+}
+
 FoundProfile ProfileOfThisMachine(std::string gpu) {
   const MachineKey key = KeyOfThisHost(std::move(gpu));
   const auto found = [](proto::MachineProfile profile) {

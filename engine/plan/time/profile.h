@@ -70,6 +70,9 @@ struct FoundProfile {
   // What people should know: that the profile in the cache is damaged, and which profile is taken in place of one that
   // was measured here. Empty if there is nothing to say.
   std::string remark;
+
+  // Returns the remark as what a run says of its prediction, in one line. Empty if there is nothing to say.
+  std::string Line() const;
 };
 
 // Returns the profile that calibrate measured of this machine's CPUs, or of its GPUs if they are called `gpu`, from the

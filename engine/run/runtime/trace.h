@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/compile/program/program.h"
+#include "engine/plan/time/prediction.h"
 #include "engine/run/runtime/executor.h"
 
 namespace shale {
@@ -82,7 +84,10 @@ class OpTimes {
   bool predicted_ = false;  // Seconds were predicted.
 };
 
-// Collects traced steps. Used by one thread.
+// Returns a digest of the program, by which a trace says what it is a trace of.
+std::string ProgramDigest(const StepProgram& program);
+
+// Collects traced steps of one program. Used by one thread.
 class StepTrace {
  public:
   // Sets the time that the trace counts from, in the unit of InstructionTime. Otherwise it is the first that Add takes.
@@ -96,7 +101,8 @@ class StepTrace {
   // Returns the trace in Chrome's format (chrome://tracing, ui.perfetto.dev): a process for each rank, a thread for
   // each stream, and an event for each instruction, with step, unit, phase, micro-batch, FLOPs, and the bytes that it
   // reads and writes, and the shapes of an op (ShapeJson). Each rank also has a counter of the arena's live bytes by
-  // category. Its values are those of the plan, and it changes when an instruction of the compute stream begins.
+  // category. Its values are those of the plan, and it changes when an instruction of the compute stream begins. The
+  // event that names a rank has the digest of the program.
   std::string ChromeJson() const;
 
   // Returns tables for people about rank 0 (OpTimes::Tables), with how busy each stream was. Empty without rank 0.
@@ -108,9 +114,10 @@ class StepTrace {
   // Returns whether a stream has a line in the outputs. Few programs use kHost.
   bool Shows(int stream) const { return static_cast<StreamId>(stream) != StreamId::kHost || uses_host_stream_; }
 
-  std::string events_;  // JSON objects, each followed by a comma.
-  OpTimes times_;       // Of rank 0.
-  double seconds_ = 0;  // Sum over the steps of rank 0, each from its first begin to its last end.
+  std::string program_;  // Its digest; empty before the first Add.
+  std::string events_;   // JSON objects, each followed by a comma.
+  OpTimes times_;        // Of rank 0.
+  double seconds_ = 0;   // Sum over the steps of rank 0, each from its first begin to its last end.
   int64_t steps_ = 0;
   int64_t origin_ns_ = -1;
   std::function<double(const Instruction&)> predicted_;
@@ -120,5 +127,9 @@ class StepTrace {
 
 // Returns one trace with the events of several, each a ChromeJson. REQUIRES: they count from the same time.
 std::string MergeChromeJson(absl::Span<const std::string> traces);
+
+// Reads the times of rank 0 in the last step of a trace (StepTrace::ChromeJson) of this program. Returns
+// InvalidArgument if the text is none, or a trace of another program.
+absl::StatusOr<MeasuredStep> ReadTrace(absl::string_view json, const StepProgram& program);
 
 }  // namespace shale

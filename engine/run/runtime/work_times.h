@@ -26,6 +26,23 @@ MeanAndSpread MeanOf(std::vector<double> values);
 // Returns the times of the last run of a program, in each rank of this process, if it was traced.
 std::vector<absl::Span<const InstructionTime>> TimesOfRanks(const LocalRanks& ranks, const LocalProgram& program);
 
+// What reports call the kind of a work, "MatMul f32 f32 f32 (stream compute)", and the time in which a rank runs no
+// instruction: beside the program of a step, and in it.
+std::string KindText(const Work& work, StreamId stream);
+inline constexpr char kBetweenSteps[] = "what lies between steps";
+inline constexpr char kBetweenInstructions[] = "what lies between instructions";
+
+// What a rank did in a step that was traced. Processes send it to each other.
+struct RankTimes {
+  int64_t rank = -1;  // -1: no step was traced.
+  // The step without the time in which the rank may have waited for others: while it ran collectives alone.
+  double own_seconds = 0;
+  std::map<std::string, double> seconds;  // By KindText, kBetweenSteps and kBetweenInstructions.
+};
+// Returns it, from the times of a rank in issue order. `seconds` is how long the step took.
+RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank,
+                      absl::Span<const InstructionTime> times, double seconds);
+
 // Used by one thread.
 class WorkTimes {
  public:

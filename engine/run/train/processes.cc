@@ -91,23 +91,40 @@ absl::StatusOr<std::vector<int>> ProcessOfEachRank(const std::vector<int>& mine,
 }
 
 std::string Serialize(const StepNote& note) {
-  std::string message = absl::StrFormat("%d %d %.17g", note.stop ? 1 : 0, note.peak_bytes, note.flops);
+  std::string message =
+      absl::StrFormat("%d %d %d %.17g", note.stop ? 1 : 0, note.wants_trace ? 1 : 0, note.peak_bytes, note.flops);
   for (const auto& [rank, waited] : note.waited_ns) absl::StrAppend(&message, " ", rank, " ", waited);
+  if (note.longest.rank < 0) return message;
+  absl::StrAppendFormat(&message, "\n%d %.17g", note.longest.rank, note.longest.own_seconds);
+  for (const auto& [kind, seconds] : note.longest.seconds) absl::StrAppendFormat(&message, "\n%.17g %s", seconds, kind);
   return message;
 }
 
 absl::StatusOr<StepNote> ParseStepNote(absl::string_view message) {
-  const std::vector<absl::string_view> words = absl::StrSplit(message, ' ');
+  const std::vector<absl::string_view> lines = absl::StrSplit(message, '\n');
+  const std::vector<absl::string_view> words = absl::StrSplit(lines[0], ' ');
   StepNote note;
-  int64_t stop = 0;
-  bool good = words.size() >= 3 && words.size() % 2 == 1 && absl::SimpleAtoi(words[0], &stop) &&
-              absl::SimpleAtoi(words[1], &note.peak_bytes) && absl::SimpleAtod(words[2], &note.flops);
-  for (size_t i = 3; good && i < words.size(); i += 2) {
+  int64_t stop = 0, wants_trace = 0;
+  bool good = words.size() >= 4 && words.size() % 2 == 0 && absl::SimpleAtoi(words[0], &stop) &&
+              absl::SimpleAtoi(words[1], &wants_trace) && absl::SimpleAtoi(words[2], &note.peak_bytes) &&
+              absl::SimpleAtod(words[3], &note.flops);
+  for (size_t i = 4; good && i < words.size(); i += 2) {
     auto& [rank, waited] = note.waited_ns.emplace_back();
     good = absl::SimpleAtoi(words[i], &rank) && absl::SimpleAtoi(words[i + 1], &waited);
   }
+  // The lines after the first have two parts, and the latter of them may have blanks.
+  for (size_t i = 1; good && i < lines.size(); ++i) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(lines[i], absl::MaxSplits(' ', 1));
+    good = parts.size() == 2;
+    if (good && i == 1) {
+      good = absl::SimpleAtoi(parts[0], &note.longest.rank) && absl::SimpleAtod(parts[1], &note.longest.own_seconds);
+    } else if (good) {
+      good = absl::SimpleAtod(parts[0], &note.longest.seconds[std::string(parts[1])]);
+    }
+  }
   if (!good) return absl::InternalError("a process sent no note after the step");
   note.stop = stop != 0;
+  note.wants_trace = wants_trace != 0;
   return note;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/compile/memory/machine.h"
+#include "engine/run/runtime/work_times.h"
 #include "sharding/comm/control_plane.h"
 
 namespace shale {
@@ -24,11 +25,13 @@ absl::StatusOr<Machine> MachineOfAll(Machine mine, int64_t ranks, int64_t ranks_
 absl::StatusOr<std::vector<int>> ProcessOfEachRank(const std::vector<int>& mine, int64_t ranks, ControlPlane& control);
 
 struct StepNote {
-  bool stop = false;       // The process was asked to stop.
-  int64_t peak_bytes = 0;  // The largest measured peak of its ranks.
-  double flops = 0;        // Of the attention in the documents that its ranks have read (StepFlops::OfDocuments).
+  bool stop = false;         // The process was asked to stop.
+  bool wants_trace = false;  // It wants the next step to be traced (StepContract::WantsTrace).
+  int64_t peak_bytes = 0;    // The largest measured peak of its ranks.
+  double flops = 0;          // Of the attention in the documents that its ranks have read (StepFlops::OfDocuments).
   // How long each of its ranks has waited in the step (BlockedNs).
   std::vector<std::pair<int64_t, int64_t>> waited_ns;  // Rank and time.
+  RankTimes longest;  // If the step was traced because one wanted it: of its rank that worked longest.
 };
 
 std::string Serialize(const StepNote& note);

@@ -98,20 +98,27 @@ std::string StragglerMonitor::Add(double step_seconds, absl::Span<const double> 
 
 absl::Status StepMonitor::AfterStep(LocalStep step, StepReport& report) {
   const StepNote mine = {.stop = stop_.load(std::memory_order_relaxed),
+                         .wants_trace = step.wants_trace,
                          .peak_bytes = report.peak_bytes_measured,
                          .flops = step.document_flops,
-                         .waited_ns = std::move(step.waited_ns)};
+                         .waited_ns = std::move(step.waited_ns),
+                         .longest = std::move(step.longest)};
   std::vector<std::string> all = {Serialize(mine)};
   if (control_.processes() > 1) {
     SHALE_ASSIGN_OR_RETURN(all, control_.Gather(ControlChannel::kSteps, std::move(all[0])));
   }
   std::vector<double> waited_seconds(ranks_);
   double flops = step.flops;
+  wants_trace_ = false;
+  longest_ = {};
   for (const std::string& message : all) {
-    SHALE_ASSIGN_OR_RETURN(const StepNote note, ParseStepNote(message));
+    SHALE_ASSIGN_OR_RETURN(StepNote note, ParseStepNote(message));
     report.peak_bytes_measured = std::max(report.peak_bytes_measured, note.peak_bytes);
     stop_agreed_ = stop_agreed_ || note.stop;
+    wants_trace_ = wants_trace_ || note.wants_trace;
     flops += note.flops;
+    const bool longer = longest_.rank < 0 || note.longest.own_seconds > longest_.own_seconds;
+    if (note.longest.rank >= 0 && longer) longest_ = std::move(note.longest);
     for (const auto& [rank, rank_waited_ns] : note.waited_ns) {
       if (rank < 0 || rank >= ranks_) return absl::InternalError("a process sent a wrong rank");
       waited_seconds[rank] = static_cast<double>(rank_waited_ns) / 1e9;

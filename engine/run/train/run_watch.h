@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "engine/api/events.h"
 #include "engine/files/checkpoint/manifest.h"
+#include "engine/run/runtime/work_times.h"
 #include "sharding/comm/control_plane.h"
 
 namespace shale {
@@ -83,9 +84,16 @@ class StepMonitor {
     std::vector<std::pair<int64_t, int64_t>> waited_ns;
     double flops = 0;           // Of all ranks, without document_flops (StepFlops::OfTokens).
     double document_flops = 0;  // Of the ranks of this process (StepFlops::OfDocuments).
+    bool wants_trace = false;   // As in StepNote.
+    RankTimes longest;          // As in StepNote.
   };
   // Exchanges with the other processes what the step with this report was like. Sets the largest peak and MFU in it.
   absl::Status AfterStep(LocalStep step, StepReport& report);
+
+  // Returns whether some process wants the next step to be traced. All processes return the same.
+  bool wants_trace() const { return wants_trace_; }
+  // Returns the times of the rank of the job that worked longest in the last step, if that was traced for a process.
+  const RankTimes& longest() const { return longest_; }
 
   // See TrainerDevices::slow_ranks, Trainer::warnings and StepWarnings::AtEnd.
   const std::string& slow_ranks() const { return slow_ranks_; }
@@ -100,6 +108,8 @@ class StepMonitor {
   ControlPlane& control_;
   std::atomic<bool> stop_ = false;  // This process was asked to stop.
   bool stop_agreed_ = false;        // Some process was, and all know it. Used only with several processes.
+  bool wants_trace_ = false;
+  RankTimes longest_;
   StragglerMonitor stragglers_;
   std::string slow_ranks_;
   StepWarnings doubts_;

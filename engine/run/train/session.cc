@@ -70,7 +70,9 @@ absl::StatusOr<StepReport> Session::RunStep() {
     report->metrics = metrics_.Take();
     const absl::Status exchanged = monitor_.AfterStep({.waited_ns = waited_ns_,
                                                        .flops = flops_.OfTokens(report->processed_tokens),
-                                                       .document_flops = document_flops_},
+                                                       .document_flops = document_flops_,
+                                                       .wants_trace = contract_ && contract_->WantsTrace(),
+                                                       .longest = std::move(longest_)},
                                                       *report);
     if (!exchanged.ok()) report = exchanged;
   }
@@ -78,7 +80,7 @@ absl::StatusOr<StepReport> Session::RunStep() {
     health_.TellFailure(report.status(), "step");
     return report;
   }
-  if (!slow_.empty()) monitor_.Warn(slow_);
+  if (slow_) monitor_.Warn(contract_->Warning(monitor_.longest()));
   devices_.slow_ranks = monitor_.slow_ranks();
   if (!devices_.slow_ranks.empty()) health_.Tell(Warning{devices_.slow_ranks});
   for (const std::string& warning : warnings()) health_.Tell(Warning{warning});
@@ -150,8 +152,7 @@ absl::Status Session::RunProgram(const std::vector<StepInputs>& inputs) {
   health_.steps().begun = step;
   if (steps_begun_ == 0) health_.Tell(Progress{StartStage::kFirstStep});
   SHALE_ASSIGN_OR_RETURN(const bool traced, trace_.BeginStep(++steps_begun_));
-  // A step that is traced runs no graphs, in which other processes could not join it.
-  looks_ = contract_ && contract_->WantsTrace() && control_.processes() == 1;
+  looks_ = monitor_.wants_trace();  // In all processes, because a step that is traced runs no graphs.
   programs_.train->SetTracing(traced || looks_);
   if (const absl::Status noted = NoteGradientScale(); !noted.ok()) return health_.Damage(noted);
   waited_ns_.clear();
@@ -169,12 +170,22 @@ absl::Status Session::RunProgram(const std::vector<StepInputs>& inputs) {
 }
 
 void Session::CompareWithPrediction(double seconds) {
-  if (!contract_) return;
-  WorkTimes times;
+  longest_ = {};
   if (looks_) {
-    times.Add(plan_.train.step.program, plan_.options.mesh, TimesOfRanks(*programs_.ranks, *programs_.train), seconds);
+    const LocalRanks& ranks = *programs_.ranks;
+    for (int local = 0; local < ranks.size(); ++local) {
+      RankTimes rank = TimesOfRank(plan_.train.step.program, plan_.options.mesh, ranks.number(local),
+                                   programs_.train->times(local), seconds);
+      // On CPUs it is known how long the rank's computation has waited. A collective may also run alone while the rank
+      // itself is late to issue what the others wait for.
+      if (const int64_t waited = waited_ns_[local].second; waited > 0) {
+        rank.own_seconds = seconds - static_cast<double>(waited) * 1e-9;
+      }
+      if (longest_.rank < 0 || rank.own_seconds > longest_.own_seconds) longest_ = std::move(rank);
+    }
   }
-  slow_ = contract_->Add(seconds, looks_ ? &times : nullptr);
+  if (!contract_) return;
+  slow_ = contract_->Add(seconds);
   devices_.step_time = contract_->Describe();
 }
 

@@ -148,7 +148,7 @@ class Session : public CheckpointSaver {
   absl::Status RunProgram(const std::vector<StepInputs>& inputs);
   // Notes the loss scale that the gradients of the next step have as a factor, for those who read them.
   absl::Status NoteGradientScale();
-  // Compares the step that has run with its prediction.
+  // Compares the step that has run with its prediction, and notes what took its time if it was traced for that.
   void CompareWithPrediction(double seconds);
   // Looks at what the next step, which has run, left: ranks that differ, numbers that are not finite.
   absl::Status CheckOutputs();
@@ -201,8 +201,9 @@ class Session : public CheckpointSaver {
   EvaluationHistory evaluations_;
   StepMonitor monitor_;
   std::optional<StepContract> contract_;  // Empty without a profile of this machine.
-  bool looks_ = false;                    // The current step is traced for contract_.
-  std::string slow_;                      // The warning of contract_ about the last step, or "".
+  bool looks_ = false;                    // The current step is traced for the contract_ of some process.
+  RankTimes longest_;                     // If so: of the local rank that worked longest in it.
+  bool slow_ = false;                     // contract_ has a warning about the last step.
   UserMetrics metrics_;                   // For the report of the next step.
 
   std::unique_ptr<TrainerState> state_;

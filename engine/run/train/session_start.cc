@@ -13,7 +13,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/api/job.h"
-#include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
 #include "engine/files/checkpoint/base_values.h"
 #include "engine/files/io/checksums.h"
@@ -144,7 +143,7 @@ absl::Status Session::CheckSame() const {
   const std::string addresses = absl::StrJoin(plan_.train.memory.addresses, " ");
   SHALE_RETURN_IF_ERROR(
       CheckSameEverywhere(control_, ControlChannel::kSteps, "the program of a step and its memory plan (their CRCs)",
-                          absl::StrCat(Crc32c(DumpProgram(plan_.train.step.program)), " ", Crc32c(addresses))));
+                          absl::StrCat(ProgramDigest(plan_.train.step.program), " ", Crc32c(addresses))));
   SHALE_RETURN_IF_ERROR(CheckSameEverywhere(control_, ControlChannel::kSteps, "the trace", trace_.Describe()));
   const SavedData& data = data_->saved();
   SHALE_RETURN_IF_ERROR(CheckSameData(data.tokenizer, data.samples_per_epoch));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/compile/program/issues.h"
 #include "engine/strings/printing.h"
 
 namespace shale {
@@ -20,7 +21,8 @@ double ShareOf(const Prediction& prediction, Knowledge knowledge) {
 }  // namespace
 
 StepContract::StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine)
-    : prediction_(PredictStep(job, plan, machine)),
+    : program_(plan.train.step.program),
+      prediction_(PredictStep(job, plan, machine)),
       between_steps_seconds_(machine.between_steps_seconds()),
       mesh_(plan.options.mesh),
       rates_(machine, StepFactsOf(job, plan, machine).ranks_on_host),
@@ -33,31 +35,50 @@ double StepContract::SecondsOf(const Instruction& issued) {
   return found->second;
 }
 
-std::string StepContract::Add(double seconds, const WorkTimes* traced) {
+bool StepContract::Add(double seconds) {
   if (++steps_ > 1) seconds_ += seconds;
   const double predicted = predicted_seconds();
-  if (predicted == 0) return "";
+  if (predicted == 0) return false;
   slow_steps_ = seconds > (1 + kSlower) * predicted ? slow_steps_ + 1 : 0;
-  if (slow_steps_ != kSteps) return "";
-  const std::string what = traced == nullptr ? "" : WhatIsSlower(*traced);
-  return absl::StrFormat("for %d steps a step has taken more than %s, %.0f %% longer than the %s that were predicted%s",
-                         kSteps, FormatSeconds((1 + kSlower) * predicted), 100 * kSlower, FormatSeconds(predicted),
-                         what.empty() ? "" : absl::StrCat("; in the last one ", what));
+  return slow_steps_ == kSteps;
 }
 
-std::string StepContract::WhatIsSlower(const WorkTimes& traced) const {
+std::string StepContract::Warning(const RankTimes& longest) {
+  std::string text = absl::StrFormat(
+      "for %d steps a step has taken more than %s, %.0f %% longer than the %s that were predicted", kSteps,
+      FormatSeconds((1 + kSlower) * predicted_seconds()), 100 * kSlower, FormatSeconds(predicted_seconds()));
+  if (longest.rank < 0) return text;
+  const std::string what = WhatIsSlower(longest);
+  const bool alone = mesh_.ranks() == 1;
+  if (what.empty())
+    return alone ? text : absl::StrCat(text, "; in the last one rank ", longest.rank, " worked longest");
+  const std::string where = alone ? "" : absl::StrCat(", on rank ", longest.rank, ", which worked longest,");
+  return absl::StrCat(text, "; in the last one", where, " ", what);
+}
+
+std::string StepContract::WhatIsSlower(const RankTimes& rank) {
   struct Part {
     double seconds = 0, predicted = 0;
     double beyond() const { return seconds - predicted; }
   };
   std::map<std::string, Part> kinds;
-  for (const auto& [text, samples] : traced.works()) {
-    Part& part = kinds[absl::StrCat(samples.work.kind, " (stream ", ToString(samples.stream), ")")];
-    const auto issues = static_cast<double>(samples.issues);
-    part.seconds += issues * MeanOf(samples.seconds).mean;
-    part.predicted += issues * rates_.Of(samples.work).seconds;
+  for (const auto& [kind, seconds] : rank.seconds) kinds[kind].seconds = seconds;
+  kinds[kBetweenSteps].predicted = between_steps_seconds_;
+  kinds[kBetweenInstructions].predicted = prediction_.limit(Limit::kIssue);
+  // All ranks run the program of this one, and what was predicted holds for each of them.
+  const auto add = [&](Instruction issued, bool first_iteration, int64_t times) {
+    TakeForm(issued, first_iteration);
+    kinds[KindText(WorkOf(issued, mesh_), issued.stream)].predicted += static_cast<double>(times) * SecondsOf(issued);
+  };
+  for (const Loop& loop : program_.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
+      const Instruction& instruction = program_.instructions[id];
+      const bool first = instruction.first_iteration_differs && IsIssued(instruction, loop, 0);
+      const int64_t later = TimesIssued(instruction, loop) - (first ? 1 : 0);
+      if (first) add(instruction, /*first_iteration=*/true, 1);
+      if (later > 0) add(instruction, /*first_iteration=*/false, later);
+    }
   }
-  kinds["what lies between steps"] = {traced.between_steps_seconds(), between_steps_seconds_};
   std::vector<std::pair<std::string, Part>> rows(kinds.begin(), kinds.end());
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto& a, const auto& b) { return a.second.beyond() > b.second.beyond(); });

@@ -16,7 +16,7 @@
 
 namespace shale {
 
-// Used by one thread.
+// Borrows the program of the plan. Used by one thread.
 class StepContract {
  public:
   static constexpr double kSlower = 0.2;  // Than predicted, as a part of it.
@@ -31,18 +31,22 @@ class StepContract {
 
   // Returns whether the next step should be traced, because a warning may follow it.
   bool WantsTrace() const { return predicted_seconds() > 0 && slow_steps_ == kSteps - 1; }
-  // Takes how long a step took, and its times if it was traced, else null. Returns a warning if steps have just been
-  // slower than predicted for kSteps in a row, with what is slower if that is known, and otherwise "". Warns again once
-  // a step has not been slow.
-  std::string Add(double seconds, const WorkTimes* traced);
+  // Takes how long a step took. Returns whether steps have just been slower than predicted for kSteps in a row, so that
+  // a warning is due. Another one is due only after a step that was not slow.
+  bool Add(double seconds);
+  // Returns the warning that is due. Says what is slower if the last step was traced: `longest` then has the rank of
+  // the job that worked longest in it, for which the others waited.
+  std::string Warning(const RankTimes& longest);
 
   // Returns a line: what was predicted, and the mean of the steps so far, but for the first, which is slower.
   std::string Describe() const;
 
  private:
-  // Returns what takes more time than predicted, "MatMul f32 (0.91 s of a step instead of 0.62)", most first.
-  std::string WhatIsSlower(const WorkTimes& traced) const;
+  // Returns what takes more time than predicted, "MatMul f32 (stream compute) took 910 ms instead of 620 ms", most
+  // first.
+  std::string WhatIsSlower(const RankTimes& rank);
 
+  const StepProgram& program_;
   const Prediction prediction_;
   const double between_steps_seconds_;
   const Mesh mesh_;

@@ -1,6 +1,6 @@
 #include <string>
 
-#include "engine/plan/report/memory_snapshot.h"
+#include "engine/plan/report/pickle_writer.h"
 #include "gtest/gtest.h"
 
 namespace shale {

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/compile/program/issues.h"
 #include "engine/compile/program/program.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/search/search.h"
@@ -42,6 +45,13 @@ std::vector<std::string> Unbalanced(const std::string& html) {
     }
   }
   return open;
+}
+
+// Returns what the script of the page reads.
+nlohmann::json DataOf(const std::string& html) {
+  const std::string opening = "id=\"data\">";
+  const size_t begin = html.find(opening) + opening.size();
+  return nlohmann::json::parse(html.substr(begin, html.find("</script>", begin) - begin), nullptr, false);
 }
 
 TEST(PlanHtml, IsOneWellFormedPageThatLoadsNothing) {
@@ -88,9 +98,7 @@ TEST(PlanHtml, TheMomentsOfTheSecondsAreForKeysToo) {
     EXPECT_TRUE(absl::StrContains(html, absl::StrCat("id=\"", figure, "-moment\""))) << figure;
     EXPECT_TRUE(absl::StrContains(html, absl::StrCat("figure('", figure, "', "))) << figure;
   }
-  const std::string opening = "id=\"data\">";
-  const size_t begin = html.find(opening) + opening.size();
-  const auto data = nlohmann::json::parse(html.substr(begin, html.find("</script>", begin) - begin), nullptr, false);
+  const nlohmann::json data = DataOf(html);
   ASSERT_TRUE(data.is_object());
   const nlohmann::json& times = data["times"];
   int64_t most = 0, busy = 0;
@@ -105,6 +113,67 @@ TEST(PlanHtml, TheMomentsOfTheSecondsAreForKeysToo) {
   EXPECT_EQ(times["columns"][times["peak"].get<size_t>()][0], most);
   EXPECT_LE(most, plan.train.memory.lower_bound_bytes);
   EXPECT_GT(busy, std::ssize(times["columns"]) / 2);
+}
+
+using FormTimes = std::map<std::pair<InstructionId, bool>, double>;  // By instruction, and whether not the first time.
+
+// Returns seconds of the instructions: those that were predicted last.
+FormTimes SecondsOf(const Prediction& prediction) {
+  FormTimes seconds;
+  for (const IssueTimes& times : prediction.times.issues) {
+    seconds[{times.issue.id, times.issue.iteration > 0}] = times.end - times.begin;
+  }
+  return seconds;
+}
+
+// Returns a step in which one instruction runs after the other, each as long as `seconds` says.
+MeasuredStep OneAfterTheOther(const StepProgram& program, const FormTimes& seconds) {
+  MeasuredStep measured{.step = 12};
+  double& now = measured.times.seconds;
+  for (const Issue& issue : IssuesOf(program)) {
+    const double begin = now;
+    now += seconds.at({issue.id, issue.iteration > 0});
+    measured.times.issues.push_back({.issue = issue, .begin = begin, .end = now});
+  }
+  return measured;
+}
+
+// The streams of a step that was traced are on the axis of those that were predicted. Of a long loop both have the same
+// iterations, and the page stays as small.
+TEST(PlanHtml, ShowsAMeasuredStepBesideThePredictedOne) {
+  proto::MachineProfile machine;
+  machine.set_device("CUDA");
+  int64_t micro_batches = 50;
+  for (Job& job : VariedJobs()) {
+    micro_batches = 51 - micro_batches;  // The jobs have one and 50 in turn.
+    job.batch.global_batch = job.batch.micro_batch * job.sharding.ranks * micro_batches;
+    const JobPlan plan = Plan(job);
+    const Prediction prediction = PredictStep(job, plan, machine);
+    const FormTimes seconds = SecondsOf(prediction);
+    const MeasuredStep measured = OneAfterTheOther(plan.train.step.program, seconds);
+    const std::string html = PlanHtml(job, plan, {.step = &prediction}, {}, &measured);
+    EXPECT_EQ(Unbalanced(html), std::vector<std::string>()) << job.name;
+    EXPECT_LT(html.size(), PlanHtml(job, plan).size() + 300'000u) << job.name;
+    EXPECT_TRUE(absl::StrContains(html, "In step 12 of a run the program took ")) << job.name;
+    EXPECT_TRUE(absl::StrContains(html, "Predicted and measured seconds")) << job.name;
+    double shown = 0;
+    for (const IssueTimes& times : prediction.times.issues) {
+      shown += seconds.at({times.issue.id, times.issue.iteration > 0});
+    }
+    const nlohmann::json data = DataOf(html);
+    ASSERT_TRUE(data.is_object());
+    const nlohmann::json& times = data["times"];
+    EXPECT_NEAR(times["seconds"].get<double>(), shown, 1e-6 * shown) << job.name << ", " << micro_batches;
+    int64_t busy = 0;
+    for (const nlohmann::json& column : times["columns"]) {
+      ASSERT_EQ(column.size(), 3u);
+      ASSERT_EQ(column[2].size(), times["streams"].size());
+      for (const nlohmann::json& name : column[2]) busy += name.get<int64_t>() >= 0 ? 1 : 0;
+    }
+    // All the time some stream works, but where iterations were cut out.
+    EXPECT_GT(busy, std::ssize(times["columns"]) / 2) << job.name;
+    EXPECT_LE(busy, std::ssize(times["columns"])) << job.name;
+  }
 }
 
 // With a search and changes the page has their figure and tables, in which the job itself is marked.
@@ -193,9 +262,7 @@ TEST(PlanHtml, TheDataOfTheScriptIsJsonAndHasThePeak) {
   JobPlan plan = Plan(job);
   plan.train.step.program.buffers[0].name = "</script><b>&";  // Must not end the element.
   const std::string html = PlanHtml(job, plan);
-  const std::string opening = "id=\"data\">";
-  const size_t begin = html.find(opening) + opening.size();
-  const auto data = nlohmann::json::parse(html.substr(begin, html.find("</script>", begin) - begin), nullptr, false);
+  const nlohmann::json data = DataOf(html);
   ASSERT_TRUE(data.is_object());
   const nlohmann::json& peak = data["columns"][data["peak"].get<size_t>()];
   EXPECT_EQ(peak[0], plan.train.memory.peak_instruction);

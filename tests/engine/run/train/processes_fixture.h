@@ -21,6 +21,7 @@
 #include "engine/run/backends/cpu_backend.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
+#include "proto/machine.pb.h"
 #include "sharding/comm/in_process.h"
 #include "tests/engine/files/io/temp_folder.h"
 #include "tests/sharding/comm/thread_processes.h"
@@ -138,7 +139,7 @@ struct RunOptions {
   std::function<absl::Status(int process, int64_t step)> result_of_step;  // What a process's callback returns.
   std::function<std::vector<int>(int process)> ranks;                     // Of a process, if not an equal part.
   std::function<DataSource*(int process)> data;                           // Of a process, if not the job's file.
-  const proto::MachineProfile* machine = nullptr;                         // Of process 0.
+  const proto::MachineProfile* machine = nullptr;                         // By which process 0 predicts steps.
   Fault fault;
   double timeout_seconds = 60;  // Of collectives.
 };
@@ -206,6 +207,7 @@ data { evaluation_fraction: 0.2 path: ")",
     const int ranks = static_cast<int>(job.sharding.ranks), processes = control.size();
     TrainerOptions trainer_options{.backend = &backend,
                                    .control = &control[process],
+                                   .machine = process == 0 ? options.machine : nullptr,
                                    .checkpoint_folder = Path(folder),
                                    .resume = {.from = options.resume},
                                    .failure_folder = Path(absl::StrCat(folder, "-failures"))};
@@ -214,7 +216,6 @@ data { evaluation_fraction: 0.2 path: ")",
     }
     if (options.ranks) trainer_options.ranks = options.ranks(process);
     if (options.data) trainer_options.data = options.data(process);
-    if (process == 0) trainer_options.machine = options.machine;
     Result result;
     absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, trainer_options);
     if (!trainer.ok()) {

@@ -8,6 +8,7 @@
 #include "engine/run/train/state_check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sharding/comm/control_plane.h"
 #include "sharding/mesh.h"
 
 namespace shale::testing {
@@ -65,15 +66,65 @@ TEST(StragglerMonitorTest, RanksThatKeepUpAreNotNamed) {
   }
 }
 
+// The control plane of process 0 of two. The other one sends `note` after each step.
+class WithAnother : public ControlPlane {
+ public:
+  int process() const override { return 0; }
+  int processes() const override { return 2; }
+  absl::StatusOr<std::vector<std::string>> Gather(ControlChannel, std::string message) override {
+    return std::vector<std::string>{std::move(message), Serialize(note)};
+  }
+  absl::StatusOr<std::string> Broadcast(ControlChannel, std::string message) override { return message; }
+  absl::Status Barrier(ControlChannel) override { return absl::OkStatus(); }
+
+  StepNote note;
+};
+
+// Only process 0 knows what was predicted. Yet all processes trace the step that it wants, and it hears what the rank
+// did that worked longest, wherever that is. The warning of a job in several processes once named no cause.
+TEST(StepMonitorTest, ProcessesHearOfTheRankThatWorkedLongest) {
+  WithAnother control;
+  StepMonitor monitor(2, /*vocabulary=*/0, /*peak_flops=*/0, control);
+  StepReport report;
+  for (const bool wants_trace : {true, false}) {
+    control.note = {.wants_trace = wants_trace, .waited_ns = {{1, 0}}};
+    ASSERT_TRUE(monitor.AfterStep({.waited_ns = {{0, 0}}}, report).ok());
+    EXPECT_EQ(monitor.wants_trace(), wants_trace);
+    EXPECT_EQ(monitor.longest().rank, -1);
+  }
+  for (const double seconds : {0.5, 2.0}) {
+    control.note.longest = {.rank = 1, .own_seconds = seconds, .seconds = {{"MatMul", seconds}}};
+    const RankTimes mine = {.rank = 0, .own_seconds = 1, .seconds = {{"MatMul", 1}}};
+    ASSERT_TRUE(monitor.AfterStep({.waited_ns = {{0, 0}}, .wants_trace = true, .longest = mine}, report).ok());
+    EXPECT_TRUE(monitor.wants_trace());
+    EXPECT_EQ(monitor.longest().rank, seconds > 1 ? 1 : 0);
+    EXPECT_EQ(monitor.longest().seconds.at("MatMul"), seconds > 1 ? 2 : 1);
+  }
+}
+
 TEST(StragglerMonitorTest, NotesOfAStepAreReadAsTheyWereWritten) {
-  const StepNote note = {.stop = true, .peak_bytes = 77, .flops = 1e21 / 3, .waited_ns = {{3, 5'000'000'000}, {4, 0}}};
-  const absl::StatusOr<StepNote> read = ParseStepNote(Serialize(note));
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_TRUE(read->stop);
-  EXPECT_EQ(read->peak_bytes, 77);
-  EXPECT_EQ(read->flops, note.flops);
-  EXPECT_EQ(read->waited_ns, note.waited_ns);
-  for (const char* wrong : {"", "1", "1 2", "1 2 x", "1 2 3 4", "1 2 3 4 99999999999999999999"}) {
+  const RankTimes longest = {
+      .rank = 4, .own_seconds = 1.0 / 3, .seconds = {{"Copy f32 (stream compute)", 0.1}, {"between", 0.25}}};
+  for (const RankTimes& rank : {longest, RankTimes()}) {
+    const StepNote note = {.stop = rank.rank < 0,
+                           .wants_trace = rank.rank >= 0,
+                           .peak_bytes = 77,
+                           .flops = 1e21 / 3,
+                           .waited_ns = {{3, 5'000'000'000}, {4, 0}},
+                           .longest = rank};
+    const absl::StatusOr<StepNote> read = ParseStepNote(Serialize(note));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->stop, note.stop);
+    EXPECT_EQ(read->wants_trace, note.wants_trace);
+    EXPECT_EQ(read->peak_bytes, 77);
+    EXPECT_EQ(read->flops, note.flops);
+    EXPECT_EQ(read->waited_ns, note.waited_ns);
+    EXPECT_EQ(read->longest.rank, rank.rank);
+    EXPECT_EQ(read->longest.own_seconds, rank.own_seconds);
+    EXPECT_EQ(read->longest.seconds, rank.seconds);
+  }
+  for (const char* wrong : {"", "1", "1 0 2", "1 0 2 x", "1 0 2 3 4", "1 0 2 3 4 99999999999999999999", "1 0 2 3\n",
+                            "1 0 2 3\n4", "1 0 2 3\n4 x", "1 0 2 3\n4 1\n1", "1 0 2 3\n4 1\nx Copy"}) {
     EXPECT_EQ(ParseStepNote(wrong).status().code(), absl::StatusCode::kInternal) << wrong;
   }
 }

@@ -1,4 +1,4 @@
-#include "engine/cluster/processes/job_run.h"
+#include "engine/cluster/processes/run_in_folder.h"
 
 #include <unistd.h>
 
@@ -97,11 +97,10 @@ absl::StatusOr<std::unique_ptr<RunInFolder>> RunInFolder::Create(JobProcesses& p
 }
 
 void RunInFolder::FindMachine() {
-  FoundProfile found = ProfileOfThisMachine(backend_->device_name());
-  machine_ = std::move(found.profile);
+  const FoundProfile found = ProfileOfThisMachine(backend_->device_name());
+  machine_ = found.profile;
   options_.machine = machine_.get();
-  if (found.remark.empty()) return;
-  Print(absl::StrCat(machine_ == nullptr ? "no " : "", "prediction of a step's seconds: ", found.remark));
+  if (const std::string line = found.Line(); !line.empty()) Print(line);
 }
 
 absl::Status RunInFolder::Decide(const ResumeOptions& resume) {
