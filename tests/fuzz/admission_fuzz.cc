@@ -54,7 +54,7 @@ void CheckMessage(const Admission& admission) {
   SHALE_CHECK(plan.has_memory() == (admission.verdict == Admission::Verdict::kFits));
 }
 
-void Check(absl::string_view job, const AdmissionMachine& machine) {
+void CheckAdmission(absl::string_view job, const AdmissionMachine& machine) {
   const absl::StatusOr<Admission> admission = AdmitWithinLimits(job, machine);
   if (!admission.ok()) {
     SHALE_CHECK(absl::IsDeadlineExceeded(admission.status()) || absl::IsResourceExhausted(admission.status()))

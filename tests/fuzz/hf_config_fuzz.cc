@@ -22,7 +22,7 @@ void CheckWrites(const DecoderConfig& config, const HfConfigOptions& options) {
   SHALE_CHECK(*again == config) << *text;
 }
 
-void Check(absl::string_view text) {
+void CheckHfConfig(absl::string_view text) {
   const absl::StatusOr<DecoderConfig> config = ParseHfConfig(text, "config.json");
   if (!config.ok()) return CheckRefusal(config.status());
   SHALE_CHECK(config->heads % config->kv_heads == 0 && config->head_width % 2 == 0);

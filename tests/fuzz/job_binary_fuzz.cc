@@ -14,7 +14,7 @@
 namespace shale {
 namespace {
 
-void Check(absl::string_view bytes) {
+void CheckJobBinary(absl::string_view bytes) {
   const absl::StatusOr<Job> job = ParseJobBinary(bytes, "job.binpb");
   if (!job.ok()) return CheckRefusal(job.status());
   CheckPrintsAndParsesBack(*job);

@@ -14,7 +14,7 @@
 namespace shale {
 namespace {
 
-void Check(absl::string_view text) {
+void CheckJobText(absl::string_view text) {
   const absl::StatusOr<Job> job = ParseJobText(text, "job.textproto");
   if (!job.ok()) return CheckRefusal(job.status());
   CheckPrintsAndParsesBack(*job);

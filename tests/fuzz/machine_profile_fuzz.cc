@@ -11,7 +11,7 @@
 namespace shale {
 namespace {
 
-void Check(absl::string_view text) {
+void CheckMachineProfile(absl::string_view text) {
   absl::StatusOr<proto::MachineProfile> profile = ParseProfile(text, "m.textproto");
   if (!profile.ok()) return CheckRefusal(profile.status());
   const std::string printed = PrintProfile(*profile);

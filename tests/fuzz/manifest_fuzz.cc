@@ -33,7 +33,7 @@ void CheckFile(absl::string_view bytes) {
   SHALE_CHECK(!ParseManifest(damaged).ok()) << "bit " << bit;
 }
 
-void Check(absl::string_view bytes) {
+void CheckManifest(absl::string_view bytes) {
   CheckFile(bytes);
   std::string message(bytes.substr(bytes.size() < kFrameHeadBytes ? 0 : kFrameHeadBytes));
   if (proto::CheckpointManifest parsed; parsed.ParseFromString(message)) {

@@ -99,7 +99,7 @@ std::optional<Contents> Expected(absl::string_view index, absl::string_view toke
   return contents;
 }
 
-void Check(absl::string_view input) {
+void CheckMegatron(absl::string_view input) {
   static const MemoryFolder folder;
   const std::optional<uint16_t> size = Take<uint16_t>(input);
   if (!size) return;

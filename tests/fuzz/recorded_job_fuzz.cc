@@ -10,7 +10,7 @@
 namespace shale {
 namespace {
 
-void Check(absl::string_view text) {
+void CheckRecordedJob(absl::string_view text) {
   const absl::StatusOr<Job> job = ParseRecordedJob(text, "the job");
   if (!job.ok()) return CheckRefusal(job.status());
   CheckPrintsAndParsesBack(*job);

@@ -40,7 +40,7 @@ std::string ReadData(const SafetensorsReader& reader) {
   return data;
 }
 
-void Check(absl::string_view bytes) {
+void CheckSafetensorsFile(absl::string_view bytes) {
   const MemoryFile file(bytes);
   const absl::StatusOr<SafetensorsReader> reader = SafetensorsReader::Open(file.path());
   if (!reader.ok()) return CheckRefusal(reader.status());

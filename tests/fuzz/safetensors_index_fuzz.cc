@@ -22,7 +22,7 @@ std::string Text(const SafetensorsIndex& index) {
   return text + "}}";
 }
 
-void Check(absl::string_view text) {
+void CheckSafetensorsIndex(absl::string_view text) {
   const absl::StatusOr<SafetensorsIndex> index = ParseSafetensorsIndex(text);
   if (!index.ok()) return CheckRefusal(index.status());
   for (const auto& [tensor, file] : index->files) {
