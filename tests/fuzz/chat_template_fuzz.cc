@@ -52,6 +52,6 @@ void CheckChatTemplate(absl::string_view source) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckChatTemplate({reinterpret_cast<const char*>(data), size});
   return 0;
 }

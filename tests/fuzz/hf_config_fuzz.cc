@@ -34,6 +34,6 @@ void CheckHfConfig(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckHfConfig({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -32,6 +32,6 @@ void CheckJobBinary(absl::string_view bytes) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckJobBinary({reinterpret_cast<const char*>(data), size});
   return 0;
 }

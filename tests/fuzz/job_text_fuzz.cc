@@ -30,6 +30,6 @@ void CheckJobText(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckJobText({reinterpret_cast<const char*>(data), size});
   return 0;
 }

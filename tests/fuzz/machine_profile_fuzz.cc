@@ -27,6 +27,6 @@ void CheckMachineProfile(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckMachineProfile({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -125,6 +125,6 @@ void CheckMegatron(absl::string_view input) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckMegatron({reinterpret_cast<const char*>(data), size});
   return 0;
 }

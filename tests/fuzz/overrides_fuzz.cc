@@ -38,6 +38,6 @@ void CheckOverrides(absl::string_view lines) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckOverrides({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -20,6 +20,6 @@ void CheckRecordedJob(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckRecordedJob({reinterpret_cast<const char*>(data), size});
   return 0;
 }

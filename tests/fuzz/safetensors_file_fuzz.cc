@@ -59,6 +59,6 @@ void CheckSafetensorsFile(absl::string_view bytes) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckSafetensorsFile({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -69,6 +69,6 @@ void CheckSafetensorsHeader(absl::string_view json) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckSafetensorsHeader({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -39,6 +39,6 @@ void CheckSafetensorsIndex(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckSafetensorsIndex({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -109,6 +109,6 @@ void CheckShardHeader(absl::string_view input) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckShardHeader({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -49,6 +49,6 @@ void CheckTextRow(absl::string_view line) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckTextRow({reinterpret_cast<const char*>(data), size});
   return 0;
 }

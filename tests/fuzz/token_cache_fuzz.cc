@@ -116,6 +116,6 @@ void CheckTokenCache(absl::string_view input) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckTokenCache({reinterpret_cast<const char*>(data), size});
   return 0;
 }

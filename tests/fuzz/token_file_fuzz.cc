@@ -124,6 +124,6 @@ void CheckTokenFile(absl::string_view bytes) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckTokenFile({reinterpret_cast<const char*>(data), size});
   return 0;
 }

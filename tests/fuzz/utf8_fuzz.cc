@@ -93,6 +93,6 @@ void CheckUtf8(absl::string_view bytes) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckUtf8({reinterpret_cast<const char*>(data), size});
   return 0;
 }
