@@ -80,10 +80,10 @@ void CheckAdmission(absl::string_view job, const AdmissionMachine& machine) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const shale::DeviceType device : {shale::DeviceType::kCpu, shale::DeviceType::kCuda}) {
     shale::CheckAdmission({reinterpret_cast<const char*>(data), size},
-                 {.planning = [](const shale::Job&, int64_t) { return shale::MachineOf(); },
-                  .device = device,
-                  .budget_bytes = int64_t{1} << 26,
-                  .host_budget_bytes = int64_t{1} << 26});
+                          {.planning = [](const shale::Job&, int64_t) { return shale::MachineOf(); },
+                           .device = device,
+                           .budget_bytes = int64_t{1} << 26,
+                           .host_budget_bytes = int64_t{1} << 26});
   }
   return 0;
 }
