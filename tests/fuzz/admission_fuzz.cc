@@ -54,7 +54,7 @@ void CheckMessage(const Admission& admission) {
   SHALE_CHECK(plan.has_memory() == (admission.verdict == Admission::Verdict::kFits));
 }
 
-void Check(absl::string_view job, const AdmissionMachine& machine) {
+void CheckAdmission(absl::string_view job, const AdmissionMachine& machine) {
   const absl::StatusOr<Admission> admission = AdmitWithinLimits(job, machine);
   if (!admission.ok()) {
     SHALE_CHECK(absl::IsDeadlineExceeded(admission.status()) || absl::IsResourceExhausted(admission.status()))
@@ -79,11 +79,11 @@ void Check(absl::string_view job, const AdmissionMachine& machine) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const shale::DeviceType device : {shale::DeviceType::kCpu, shale::DeviceType::kCuda}) {
-    shale::Check({reinterpret_cast<const char*>(data), size},
-                 {.planning = [](const shale::Job&, int64_t) { return shale::MachineOf(); },
-                  .device = device,
-                  .budget_bytes = int64_t{1} << 26,
-                  .host_budget_bytes = int64_t{1} << 26});
+    shale::CheckAdmission({reinterpret_cast<const char*>(data), size},
+                          {.planning = [](const shale::Job&, int64_t) { return shale::MachineOf(); },
+                           .device = device,
+                           .budget_bytes = int64_t{1} << 26,
+                           .host_budget_bytes = int64_t{1} << 26});
   }
   return 0;
 }

@@ -26,7 +26,7 @@ bool HasLargeNumber(absl::string_view source) {
   return false;
 }
 
-void Check(absl::string_view source) {
+void CheckChatTemplate(absl::string_view source) {
   if (HasLargeNumber(source)) return;
   const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Parse(source, {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
   if (!chat.ok()) return CheckRefusal(chat.status());
@@ -52,6 +52,6 @@ void Check(absl::string_view source) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckChatTemplate({reinterpret_cast<const char*>(data), size});
   return 0;
 }

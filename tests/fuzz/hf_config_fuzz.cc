@@ -22,7 +22,7 @@ void CheckWrites(const DecoderConfig& config, const HfConfigOptions& options) {
   SHALE_CHECK(*again == config) << *text;
 }
 
-void Check(absl::string_view text) {
+void CheckHfConfig(absl::string_view text) {
   const absl::StatusOr<DecoderConfig> config = ParseHfConfig(text, "config.json");
   if (!config.ok()) return CheckRefusal(config.status());
   SHALE_CHECK(config->heads % config->kv_heads == 0 && config->head_width % 2 == 0);
@@ -34,6 +34,6 @@ void Check(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckHfConfig({reinterpret_cast<const char*>(data), size});
   return 0;
 }

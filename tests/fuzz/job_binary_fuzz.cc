@@ -14,7 +14,7 @@
 namespace shale {
 namespace {
 
-void Check(absl::string_view bytes) {
+void CheckJobBinary(absl::string_view bytes) {
   const absl::StatusOr<Job> job = ParseJobBinary(bytes, "job.binpb");
   if (!job.ok()) return CheckRefusal(job.status());
   CheckPrintsAndParsesBack(*job);
@@ -32,6 +32,6 @@ void Check(absl::string_view bytes) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckJobBinary({reinterpret_cast<const char*>(data), size});
   return 0;
 }

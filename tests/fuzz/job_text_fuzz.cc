@@ -14,7 +14,7 @@
 namespace shale {
 namespace {
 
-void Check(absl::string_view text) {
+void CheckJobText(absl::string_view text) {
   const absl::StatusOr<Job> job = ParseJobText(text, "job.textproto");
   if (!job.ok()) return CheckRefusal(job.status());
   CheckPrintsAndParsesBack(*job);
@@ -30,6 +30,6 @@ void Check(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckJobText({reinterpret_cast<const char*>(data), size});
   return 0;
 }

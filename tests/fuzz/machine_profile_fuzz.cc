@@ -11,7 +11,7 @@
 namespace shale {
 namespace {
 
-void Check(absl::string_view text) {
+void CheckMachineProfile(absl::string_view text) {
   absl::StatusOr<proto::MachineProfile> profile = ParseProfile(text, "m.textproto");
   if (!profile.ok()) return CheckRefusal(profile.status());
   const std::string printed = PrintProfile(*profile);
@@ -27,6 +27,6 @@ void Check(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckMachineProfile({reinterpret_cast<const char*>(data), size});
   return 0;
 }

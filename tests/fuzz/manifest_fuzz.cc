@@ -33,7 +33,7 @@ void CheckFile(absl::string_view bytes) {
   SHALE_CHECK(!ParseManifest(damaged).ok()) << "bit " << bit;
 }
 
-void Check(absl::string_view bytes) {
+void CheckManifestBytes(absl::string_view bytes) {
   CheckFile(bytes);
   std::string message(bytes.substr(bytes.size() < kFrameHeadBytes ? 0 : kFrameHeadBytes));
   if (proto::CheckpointManifest parsed; parsed.ParseFromString(message)) {
@@ -47,6 +47,6 @@ void Check(absl::string_view bytes) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckManifestBytes({reinterpret_cast<const char*>(data), size});
   return 0;
 }

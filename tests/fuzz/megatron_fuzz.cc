@@ -99,7 +99,7 @@ std::optional<Contents> Expected(absl::string_view index, absl::string_view toke
   return contents;
 }
 
-void Check(absl::string_view input) {
+void CheckMegatron(absl::string_view input) {
   static const MemoryFolder folder;
   const std::optional<uint16_t> size = Take<uint16_t>(input);
   if (!size) return;
@@ -125,6 +125,6 @@ void Check(absl::string_view input) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckMegatron({reinterpret_cast<const char*>(data), size});
   return 0;
 }

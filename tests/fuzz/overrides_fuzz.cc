@@ -15,16 +15,16 @@
 namespace shale {
 namespace {
 
-constexpr char kJob[] = R"(model { decoder { width: 64 layers: 4 heads: 4 } }
+constexpr char kBaseJob[] = R"(model { decoder { width: 64 layers: 4 heads: 4 } }
 data { path: "/text" }
 batch { global_batch: 8 sequence_length: 32 }
 activation_checkpointing { recompute: "blocks.*.ffn.up" }
 lr_schedule { steps: 10 }
 )";
 
-void Check(absl::string_view lines) {
+void CheckOverrides(absl::string_view lines) {
   const std::vector<std::string> overrides = absl::StrSplit(lines, '\n', absl::SkipEmpty());
-  const absl::StatusOr<Job> job = ParseJobText(kJob, "job.textproto", overrides);
+  const absl::StatusOr<Job> job = ParseJobText(kBaseJob, "job.textproto", overrides);
   if (job.ok()) {
     CheckPrintsAndParsesBack(*job);
     return;
@@ -38,6 +38,6 @@ void Check(absl::string_view lines) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckOverrides({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -10,7 +10,7 @@
 namespace shale {
 namespace {
 
-void Check(absl::string_view text) {
+void CheckRecordedJob(absl::string_view text) {
   const absl::StatusOr<Job> job = ParseRecordedJob(text, "the job");
   if (!job.ok()) return CheckRefusal(job.status());
   CheckPrintsAndParsesBack(*job);
@@ -20,6 +20,6 @@ void Check(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckRecordedJob({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -40,7 +40,7 @@ std::string ReadData(const SafetensorsReader& reader) {
   return data;
 }
 
-void Check(absl::string_view bytes) {
+void CheckSafetensorsFile(absl::string_view bytes) {
   const MemoryFile file(bytes);
   const absl::StatusOr<SafetensorsReader> reader = SafetensorsReader::Open(file.path());
   if (!reader.ok()) return CheckRefusal(reader.status());
@@ -59,6 +59,6 @@ void Check(absl::string_view bytes) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckSafetensorsFile({reinterpret_cast<const char*>(data), size});
   return 0;
 }

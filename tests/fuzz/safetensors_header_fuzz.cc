@@ -59,7 +59,7 @@ void CheckWith(absl::string_view json, int64_t data_bytes) {
   SHALE_CHECK(SafetensorsHeaderText(*again) == text);
 }
 
-void Check(absl::string_view json) {
+void CheckSafetensorsHeader(absl::string_view json) {
   const int64_t data_bytes = DataBytes(json);
   CheckWith(json, data_bytes);
   if (data_bytes > 0) CheckWith(json, data_bytes - 1);
@@ -69,6 +69,6 @@ void Check(absl::string_view json) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckSafetensorsHeader({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -22,7 +22,7 @@ std::string Text(const SafetensorsIndex& index) {
   return text + "}}";
 }
 
-void Check(absl::string_view text) {
+void CheckSafetensorsIndex(absl::string_view text) {
   const absl::StatusOr<SafetensorsIndex> index = ParseSafetensorsIndex(text);
   if (!index.ok()) return CheckRefusal(index.status());
   for (const auto& [tensor, file] : index->files) {
@@ -39,6 +39,6 @@ void Check(absl::string_view text) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckSafetensorsIndex({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -21,8 +21,8 @@
 namespace shale {
 namespace {
 
-constexpr char kMagic[] = "SHALESHD";
-constexpr uint32_t kVersion = 1;
+constexpr char kShardMagic[] = "SHALESHD";
+constexpr uint32_t kShardVersion = 1;
 
 // Returns the states of an optimizer: "0" none, "1" SGD's, "2" AdamW's, "3" those of AdamW in 8 bits.
 std::vector<SavedState> ChosenStates(char choice) {
@@ -89,12 +89,12 @@ int64_t FileBytes(const std::string& message, int64_t head_bytes, absl::Span<con
   return end;
 }
 
-void Check(absl::string_view input) {
+void CheckShardHeader(absl::string_view input) {
   const std::vector<SavedState> states = ChosenStates(input.empty() ? '2' : input[0]);
   const absl::string_view bytes = input.substr(input.empty() ? 0 : 1);
   CheckHead(bytes, static_cast<int64_t>(bytes.size()), states);
   const std::string message(bytes.substr(bytes.size() < kFrameHeadBytes ? 0 : kFrameHeadBytes));
-  std::string head = Frame(kMagic, kVersion, message);
+  std::string head = Frame(kShardMagic, kShardVersion, message);
   head.resize(RoundUp(std::ssize(head), kShardAlignment), '\0');
   const int64_t file_bytes = FileBytes(message, static_cast<int64_t>(head.size()), states);
   CheckHead(head, file_bytes, states);
@@ -109,6 +109,6 @@ void Check(absl::string_view input) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckShardHeader({reinterpret_cast<const char*>(data), size});
   return 0;
 }

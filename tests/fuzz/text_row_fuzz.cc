@@ -19,7 +19,7 @@ constexpr absl::string_view kTemplate =
     "{% for m in messages %}[{{ m.role }}]{{ m['content'] | trim }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}";
 
-void Check(absl::string_view line) {
+void CheckTextRow(absl::string_view line) {
   const DocumentPiece piece = {
       .text = std::string(line), .is_row = true, .path = std::make_shared<const std::string>("rows.jsonl"), .line = 7};
   static const ChatTemplate& chat = *new ChatTemplate(*ChatTemplate::Parse(kTemplate, {{"eos_token", "</s>"}}));
@@ -49,6 +49,6 @@ void Check(absl::string_view line) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckTextRow({reinterpret_cast<const char*>(data), size});
   return 0;
 }

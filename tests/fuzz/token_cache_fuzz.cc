@@ -26,7 +26,7 @@
 namespace shale {
 namespace {
 
-void CheckTokens(const TokenSource& source) {
+void CheckCachedTokens(const TokenSource& source) {
   const int64_t size = source.size();
   std::vector<int32_t> tokens(size), targets(size);
   SHALE_CHECK(source.Read(0, size, tokens.data()).ok());
@@ -74,7 +74,7 @@ void CheckFiles(absl::string_view input) {
                                                         .counts_path = counts > 0 ? folder.Path("counts") : "",
                                                         .documents_path = folder.Path("documents")});
   if (!source.ok()) return CheckRefusal(source.status());
-  CheckTokens(*source);
+  CheckCachedTokens(*source);
 }
 
 // A cache with the tokens of one text.
@@ -103,10 +103,10 @@ void CheckManifest(absl::string_view manifest) {
   cache.folder.Write(cache.manifest, manifest);
   const absl::StatusOr<PreparedText> prepared = cache.Prepare();
   if (!prepared.ok()) return CheckRefusal(prepared.status());
-  CheckTokens(prepared->tokens);
+  CheckCachedTokens(prepared->tokens);
 }
 
-void Check(absl::string_view input) {
+void CheckTokenCache(absl::string_view input) {
   if (input.empty()) return;
   const absl::string_view rest = input.substr(1);
   input[0] == 'm' ? CheckManifest(rest) : CheckFiles(rest);
@@ -116,6 +116,6 @@ void Check(absl::string_view input) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckTokenCache({reinterpret_cast<const char*>(data), size});
   return 0;
 }

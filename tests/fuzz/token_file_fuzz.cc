@@ -95,7 +95,7 @@ void CheckTokens(const TokenSource& source, const std::vector<int64_t>& expected
   SHALE_CHECK(Read(source.Slice(third, size), 0, size - third) == Read(source, third, size));
 }
 
-void Check(absl::string_view bytes) {
+void CheckTokenFile(absl::string_view bytes) {
   static const MemoryFile file("");
   file.Write(bytes);
   for (const DataFormat format :
@@ -124,6 +124,6 @@ void Check(absl::string_view bytes) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckTokenFile({reinterpret_cast<const char*>(data), size});
   return 0;
 }

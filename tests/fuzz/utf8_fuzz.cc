@@ -78,7 +78,7 @@ void CheckQuote(absl::string_view bytes, bool is_utf8) {
   if (is_utf8) SHALE_CHECK(read.get<std::string>() == bytes) << quoted;
 }
 
-void Check(absl::string_view bytes) {
+void CheckUtf8(absl::string_view bytes) {
   const size_t well_formed = WellFormedPrefix(bytes);
   SHALE_CHECK(IsUtf8(bytes) == (well_formed == bytes.size()));
   // Splits the input at every offset near the first invalid byte.
@@ -93,6 +93,6 @@ void Check(absl::string_view bytes) {
 }  // namespace shale
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  shale::Check({reinterpret_cast<const char*>(data), size});
+  shale::CheckUtf8({reinterpret_cast<const char*>(data), size});
   return 0;
 }

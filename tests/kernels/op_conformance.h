@@ -4,8 +4,8 @@
 //   INSTANTIATE_TEST_SUITE_P(Norm, OpConformance, ::testing::ValuesIn(NormCases()), CaseName);
 //
 // Each case then runs on every backend. The results must agree with the fp64 reference within the case's tolerances,
-// must be the same bits when the op runs again, on all backends of a family, and with an output in the place of an
-// input. No byte may change but those of the outputs.
+// and must be the same bits on all backends of a family and with an output in the place of an input. On a backend
+// without relatives the op runs twice, to the same bits. No byte may change but those of the outputs.
 #pragma once
 
 #include <map>
