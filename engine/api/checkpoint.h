@@ -27,7 +27,8 @@ struct ShardPiece;
 // missing, InvalidArgument if the MANIFEST is not a regular file, otherwise those of ParseManifest.
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
 
-// Reads elements [begin, begin + out.size()) of a parameter of the base, as its folder holds them.
+// A checkpoint of adapters leaves the parameters of their base, the frozen model, in its Hugging Face folder. This
+// function reads elements [begin, begin + out.size()) of such a parameter, as that folder holds them.
 using ReadBase = std::function<absl::Status(absl::string_view parameter, int64_t begin, absl::Span<float> out)>;
 
 // A checkpoint whose manifest and shard headers have been verified. Tensor data is read and verified on demand.
@@ -128,7 +129,7 @@ class CheckpointValues {
 
   const CheckpointReader& reader_;
   const ReadBase base_;
-  std::unique_ptr<StoredBaseValues> of_base_;     // Of the parameter of the base that was read last.
+  std::unique_ptr<StoredBaseValues> of_base_;     // The values of the base's parameter that was read last.
   const int64_t parts_;                           // Number of parts that a checkpoint with these states may have.
   std::vector<std::vector<StoredRange>> stored_;  // By parameter, then by part.
   std::vector<Chunk> cache_;

@@ -74,9 +74,9 @@ class DataSource {
   // Does not change over the life of the source.
   const DataDescription& description() const { return description_; }
 
-  // Writes all of sample `sample`, which must depend on nothing but its number. An error, also a thrown exception, ends
-  // the step that asked before anything has changed: the run can still be saved. The engine adds the position to the
-  // message. REQUIRES: 0 <= sample < description().samples.
+  // Writes all of sample `sample`, which must depend on nothing but its number. An error, or an exception, ends the
+  // step that asked for the sample, before the step has changed anything, so the run can still be saved. The engine
+  // adds the position to the message. REQUIRES: 0 <= sample < description().samples.
   virtual absl::Status Read(int64_t sample, const SampleParts& out) = 0;
 
   // The functions below are for sources that have a state. Others keep these defaults.
@@ -92,8 +92,8 @@ class DataSource {
   // Is called after the samples of a step, with the position after them.
   virtual absl::Status EndStep(int64_t position) { return absl::OkStatus(); }
   // Returns the state that a checkpoint at `position` records. `position` is that of Start, or one that EndStep was
-  // given, not always the last: samples of later steps may have been read already. Must not fail, so get the state in
-  // EndStep and keep it. Any thread may call it.
+  // given. It is not always the last one, because samples of later steps may have been read already. Must not fail, so
+  // get the state in EndStep and keep it. Any thread may call it.
   virtual std::string StateAt(int64_t position) const { return ""; }
 
  private:

@@ -90,7 +90,7 @@ struct EvaluationReport {
 struct CheckpointReport {
   int64_t step = 0;
   absl::Status status;      // Not OK: this checkpoint was not saved; earlier ones are unchanged.
-  absl::Status thinning;    // Not OK: the checkpoint is saved, but an old one could not be pruned. Process 0 only.
+  absl::Status thinning;    // Not OK: this checkpoint is saved, but an old one could not be removed. Process 0 only.
   std::string path;         // Empty if status is not OK.
   int64_t bytes = 0;        // Size of all shard files together.
   double seconds = 0;       // From the request until the checkpoint was committed.
@@ -163,7 +163,7 @@ absl::StatusOr<std::unique_ptr<EventWriter>> WritePrometheus(const std::string& 
 // EventQueue: a sink that never makes the run wait. A thread of its own passes the events on to a writer.
 
 // Holds up to `capacity` events that wait for the writer. If more come, it drops the newest, and counts them. An error
-// of the writer does not end anything either: the first one is kept, and later events are still tried.
+// of the writer ends neither the run nor the queue: the first error is kept, and later events still go to the writer.
 class EventQueue : public EventSink {
  public:
   static constexpr int64_t kCapacity = 4096;

@@ -40,7 +40,7 @@ struct QuantizeFloat8;
 
 struct GraphOptions {
   GraphMode mode = GraphMode::kTraining;
-  DType compute_dtype = DType::kFloat32;  // Of parameters and data that name no other one ([Note: dtypes]).
+  DType compute_dtype = DType::kFloat32;  // Of parameters and data that name no other dtype ([Note: dtypes]).
   int64_t micro_batch = 1;                // In sequences.
   int64_t sequence_length = 1;            // In tokens.
   int64_t vocabulary = 0;                 // In tokens. 0: there is none, or it is not known.
@@ -136,11 +136,13 @@ class GraphBuilder {
   // Returns a new gradient with the shape of `value`, not yet written.
   Tensor NewGradient(const Tensor& value);
   // Returns whether linear layer `name` of the current unit multiplies in fp8. Records an error if it should and a size
-  // does not allow it. `rows` says whether a matmul sums over the rows of x, so that their number must allow it as that
-  // of inputs and outputs must. Without it, only blockwise scales ask something of their number (kFloat8RowMultiple).
+  // does not allow it: the numbers of inputs and outputs must be multiples of kFloat8Multiple. `rows` says whether a
+  // matmul sums over the rows of x, whose number must then be such a multiple, too. Otherwise only blockwise scales
+  // need a multiple there, of kFloat8RowMultiple.
   bool MultipliesInFloat8(const Tensor& x_TK, const Tensor& weight_NK, bool rows, absl::string_view name);
-  // Returns the forward op of the current unit that has quantized `x` as it is now, transposed too if that is wanted,
-  // or null. The pointer is valid until the next op is emitted.
+  // Returns the forward op of the current unit that has quantized `x` as it is now, or null if there is none.
+  // `transposed` says that the op must have written the transposed codes, too. The pointer is valid until the next op
+  // is emitted.
   const QuantizeFloat8* FindQuantized(const Tensor& x, bool transposed);
 
   // Records an error. Finish returns the first one. The builder can still be used after an error.
@@ -155,7 +157,7 @@ class GraphBuilder {
   void Check(const Op& op, absl::string_view where);
   ValueId AddGradientValue(ValueId of);
   ValueId AddValue(Value value);
-  // Returns the value of this role, or of this data, in the current unit, or -1.
+  // Returns the value of this role, or of this data, in the current unit, or -1 if there is none.
   ValueId Find(ValueRole role, StepItem item = StepItem::kInputs);
   // Returns the current unit. Outside of a unit, records an error and returns a unit that is not part of the graph.
   UnitGraph& unit();
@@ -177,7 +179,7 @@ class GraphBuilder {
   void DecideStorage();
   // Returns, by parameter, whether only matmuls in blocks read it, as their right operand.
   std::vector<bool> MatricesOfBlocks() const;
-  // Returns, of the matrices of blocks, those that belong into a ParameterGroup::float8. Both are by parameter.
+  // Returns, of the matrices of blocks, those that belong in a ParameterGroup::float8. Both are by parameter.
   std::vector<bool> Float8Weights(std::vector<bool> weights) const;
   // Divides each group by what trains, by dtype, by group of the optimizer, by how weights are stored, and by whether
   // they are multiplied in fp8.
@@ -199,7 +201,7 @@ class GraphBuilder {
   Sublayer sublayer_ = Sublayer::kNone;
   std::vector<std::function<void(GradientBuilder&)>> rules_;
   std::unordered_set<std::string> parameter_names_, unit_names_;
-  std::unordered_set<ParameterId> float8_weights_;  // That a layer multiplies in fp8, or would in other modes.
+  std::unordered_set<ParameterId> float8_weights_;  // Weights that a layer multiplies in fp8, or would in other modes.
 };
 
 // Emits the backward nodes of one unit. Keeps one gradient per value: the gradients of several uses are added.

@@ -110,10 +110,10 @@ absl::StatusOr<Job> WithOverrides(const Job& job, absl::Span<const std::string> 
 absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t sequence_length,
                                            absl::string_view filename = "model");
 
-// Returns the explanation of what is at the path `topic`, in lines of at most `columns` columns: of a section such as
-// "batch", its fields with values, default and the first sentence of each; of a field such as "sharding.strategy",
-// all that there is to say; of "job", the sections. Returns InvalidArgument with a suggestion if a job has no such
-// field. Any thread may call it.
+// Returns an explanation of `topic`, in lines of at most `columns` columns. A section such as "batch" is explained by
+// the values, the default and the first sentence of each of its fields, a field such as "sharding.strategy" by all that
+// there is to say, and "job" by its sections. Returns InvalidArgument with a suggestion if a job has no such field. Any
+// thread may call it.
 absl::StatusOr<std::string> FieldHelp(absl::string_view topic, size_t columns = 100);
 
 // Returns the job as textproto, with every default written out and numbers exact to the last bit.

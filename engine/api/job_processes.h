@@ -88,10 +88,10 @@ class JobProcesses {
   // Calls `work` in process 0 and returns its result in every process. All processes make the same call.
   absl::StatusOr<std::string> InProcessZero(absl::FunctionRef<absl::StatusOr<std::string>()> work);
 
-  // Ends the job for this process, with the result of its work. After OK, waits until no other needs this process.
-  // After an error that only this process has, ends the job in all of them. Returns OK, or why the job failed: if this
-  // process failed only because another one had failed before, that one's error (failed_elsewhere). All processes call
-  // it.
+  // Ends the job for this process, with the result of its work. After OK, waits until no other process needs this one.
+  // After an error that only this process has, ends the job in all of them. Returns OK, or why the job failed. If this
+  // process failed only because another one had failed before, returns the error of the other one (failed_elsewhere).
+  // All processes call it.
   absl::Status End(const absl::Status& result);
   // Returns whether the job failed because of another process.
   bool failed_elsewhere() const;
@@ -148,11 +148,12 @@ class JobRun {
   Trainer& trainer();
   // Returns the plan as the run folder records it: with what this process takes outside of the arenas.
   std::string PlanText() const;
-  // Prints what the run begins with: the measured peak, the checkpoint or what the files of the model ask for, and
-  // warnings about saves, for a process that has `grace_seconds` after a signal. Call it in process 0.
+  // Prints what the run begins with: the peak FLOP/s if they were measured, the predicted time of a step, and the
+  // checkpoint that the run resumes from, or remarks on a job that starts. Warns if a save takes longer than the
+  // `grace_seconds` that a process has after a signal, or if the disk has too little space. Call it in process 0.
   void PrintBeginning(int64_t grace_seconds) const;
-  // Writes the records of the run, trains to the end, collects the traces of all processes, and prints the
-  // table of rank 0.
+  // Writes the records of the run, trains to the end, collects the traces of all processes, and prints the table of the
+  // trace of rank 0.
   absl::Status Run();
 
  private:

@@ -21,15 +21,16 @@
 
 namespace shale {
 
-// Returns the position of each token in its document, or an absent tensor if a sequence is one document. The layers
-// below that depend on positions, and attention, read it by themselves.
+// Returns the position of each token in its document, or an absent tensor if a sequence is one document. Attention and
+// the layers below that depend on positions call it themselves.
 Tensor PositionIdsOf(GraphBuilder& b);
-// Returns the position of each sequence's first token, or an absent tensor if there is no cache. The same layers read
+// Returns the position of each sequence's first token, or an absent tensor if there is no cache. The same layers call
 // it.
 Tensor BeginsOf(GraphBuilder& b);
 
-// x in another dtype, f32 or the compute dtype: [T, C]. Layers compute in the dtype of what they read, so a model that
-// computes a part of itself in fp32 casts there, and adds the parameters of that part in fp32 (AddParameter).
+// Returns x in another dtype, f32 or the compute dtype: [T, C]. Layers compute in the dtype of what they read. So a
+// model that computes a part of itself in fp32 casts the input of that part, and adds its parameters in fp32
+// (AddParameter).
 Tensor Cast(GraphBuilder& b, const Tensor& x_TC, DType dtype, absl::string_view name);
 
 // out[t] = scale * weight[inputs[t]] + positions[the position of t]: [T, C]. `scale` is rounded to the dtype of weight.

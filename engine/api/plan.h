@@ -34,8 +34,8 @@ struct ResolvedJob {
 // `machine`.
 //
 // Returns the errors of ValidateJob, and then those of PlanJob, to which it passes `limits` and `refusal`. A refusal
-// proposes settings. `job_with` loads the job with such settings, before anything is decided, so that only settings are
-// proposed with which the job loads. Empty: sets the fields of `job` (WithOverrides).
+// proposes settings. `job_with` loads the job with such settings, before anything is decided; settings with which the
+// job does not load are not proposed. If `job_with` is empty, the settings change the fields of `job` (WithOverrides).
 absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine,
                                        const WorkLimits& limits = {}, Refusal* refusal = nullptr,
                                        const JobWith& job_with = {});
@@ -63,12 +63,12 @@ inline constexpr int64_t kNoLastPosition = std::numeric_limits<int32_t>::max();
 // [Note: what a job can cost] Admit opens no file and no device, and takes no more than its options allow, whatever the
 // job is:
 // - Time: it looks at the deadline and at `cancelled` while it compiles and proves, unit by unit and instruction by
-// instruction, and before each other stage of planning. The longest stage that it does not interrupt, the search for
-// addresses, takes about 4 us for each estimated instruction on a core of an Intel Xeon at 2.6 GHz: a quarter of a
-// second for the longest program that the default options allow.
+//   instruction, and before each other stage of planning. The longest stage that it does not interrupt, the search for
+//   addresses, takes about 4 us for each estimated instruction on a core of an Intel Xeon at 2.6 GHz: a quarter of a
+//   second for the longest program that the default options allow.
 // - Memory: at most kPlanningBytes + kPlanningBytesPerInstruction for each estimated instruction. A job whose estimate
-// is beyond AdmissionOptions::memory_bytes is refused before its model is built. The estimate of a model that a program
-// brings is as good as its CustomModel::layers.
+//   is beyond AdmissionOptions::memory_bytes is refused before its model is built. The estimate of a model that a
+//   program brings is as good as its CustomModel::layers.
 // tools/bench/admission.cc measures both with jobs that are hard to plan.
 // tests/engine/plan/planner/admission_limits_test.cc checks their memory.
 

@@ -55,9 +55,9 @@ class TrainerState {
   absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
   absl::Status ReadGradient(absl::string_view name, int64_t begin, absl::Span<float> values) const;
 
-  // The states that the optimizer keeps for each parameter, by the names that optimizer_states() returns: "m" and "v"
-  // of AdamW. A parameter has those of the rule that updates it. A state has as many elements as
-  // its parameter, with two exceptions: "row_moments" and "column_moments" of ADAFACTOR have one for each row and each
+  // The states that the optimizer keeps for each parameter, by the names that optimizer_states() returns, such as "m"
+  // and "v" of AdamW. A parameter has the states of the rule that updates it. A state has as many elements as its
+  // parameter, with two exceptions: "row_moments" and "column_moments" of ADAFACTOR have one for each row and each
   // column of a matrix, and the scales of 8-bit moments have one for each block. Return NotFound for a state that the
   // parameter does not have, and FailedPrecondition for states in 8 bits, whose elements share scales, and for a frozen
   // parameter.
@@ -165,8 +165,8 @@ struct TrainerDevices {
   // A line about how long a step was predicted to take and, after some steps, how long they take. Says so if too little
   // of the step was measured to predict it. Empty without TrainerOptions::machine.
   std::string step_time;
-  // A line if the last step was the 20th in a row in which some ranks took more than 20 % longer than the median rank.
-  // With several processes, only that of process 0 has the line. Only ranks on CPUs are compared.
+  // A line if the last step was the 20th in a row in which some ranks took more than 20 % longer than the median rank,
+  // and otherwise empty. Of several processes, only process 0 has the line. Only ranks on CPUs are compared.
   std::string slow_ranks;
 };
 
