@@ -5,8 +5,8 @@
 //   d_q         a block owns kRows queries of a head and loops over their keys
 //   d_k, d_v    a block owns kRows keys of a group, loops over the heads of the group in order, and for each head over
 //               the queries that see these keys. Its warps compute the transposed scores, of 16 keys each
-// Registers hold one result of more than 128 elements only. So wider heads have a kernel for d_k and one for d_v, which
-// compute the scores a third time (8 matmuls).
+// A warp's registers hold only one result if heads have more than 128 elements. These have a kernel for d_k and one for
+// d_v, which compute the scores a third time (8 matmuls).
 // Probabilities and their gradients are rounded to the dtype of the operands before they are multiplied.
 #include <algorithm>
 #include <cstddef>
@@ -25,8 +25,8 @@ namespace {
 template <int kWidth>
 struct QueryGradientTiles : MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32> {
   using Base = MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32>;
-  // Offsets in shared memory, in elements. q and d_out, if warps keep them in registers, are there before the first
-  // keys come.
+  // Offsets in shared memory, in elements. If warps keep q and d_out in registers, keys and values then take the place
+  // of these.
   static constexpr int kQ = 0, kDOut = Base::kRowTile, kK = Base::kRowsInRegisters ? 0 : 2 * Base::kRowTile,
                        kV = kK + Base::kColumnTile;
   static constexpr int kElements = std::max(2 * Base::kRowTile, kV + Base::kColumnTile);
@@ -94,7 +94,8 @@ SHALE_DEVICE void TakeGradient(const AttentionInputs<T>& in, const QueryFacts& q
   q_k = p;
 }
 
-// Does so for the warp's keys, from position `first_key` on, and the queries of a tile. Their facts are in it.
+// Calls TakeGradient for each of the warp's keys, from position `first_key` on, and each query of a tile, in which
+// StoreFacts has stored the facts of the queries.
 template <class TilesT, class T>
 SHALE_DEVICE void TakeGradients(const AttentionInputs<T>& in, const Shared<T>& shared, int tile, int first_key,
                                 int first_query, typename TilesT::Scores& k_q, typename TilesT::Scores& v_d_out) {
@@ -253,8 +254,8 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, TilesT::kWidth <= 64 ? 2 : 1)
   StoreRows<TilesT>(d_k, b, g, first_key + warp_row, k_result, scale);
 }
 
-// Computes one of the gradients of wide heads. For d_k, d_out is multiplied first and q second, and for d_v it is the
-// other way around. The facts of queries are in the second tile.
+// Computes one of the gradients of wide heads. It multiplies d_out first and q second for d_k, and q first and d_out
+// second for d_v. The tile of the second operand has the facts of the queries.
 template <class TilesT, class T, Gradient kGradient>
 SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     AttentionWideKeyGradientKernel(AttentionInputs<T> in, Heads<T> d_keys, int key_tiles) {

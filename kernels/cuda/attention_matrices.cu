@@ -21,7 +21,8 @@ namespace {
 template <int kWidth>
 struct ForwardMatrixTiles : MatrixTiles<kWidth, 4, 64> {
   using Base = MatrixTiles<kWidth, 4, 64>;
-  // Offsets in shared memory, in elements. Queries that warps keep in registers are there before the first keys come.
+  // Offsets in shared memory, in elements. If warps keep the queries in registers, keys and values then take the place
+  // of these.
   static constexpr int kQ = 0, kK = Base::kRowsInRegisters ? 0 : Base::kRowTile, kV = kK + Base::kColumnTile,
                        kElements = kV + Base::kColumnTile;
   static_assert(Base::kRowTile <= kElements && 2 * kElements <= kLeastSharedBytes);

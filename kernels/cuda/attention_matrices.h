@@ -24,11 +24,11 @@ struct AttentionBackward;  // kernels/ops/attention.h
 
 namespace shale::cuda {
 
-// The most shared memory of a block that every supported GPU has.
+// The shared memory that every supported GPU offers a block.
 inline constexpr int kLeastSharedBytes = 99 << 10;
 
-// Returns whether the tensor cores compute an op whose queries and other operands of 16 bits these are, the queries
-// first: they have 16 bits and rows of whole packs of 16 bytes, and its heads have at most 256 elements.
+// Returns whether the tensor cores compute an op. `operands` are its queries, which come first, and its other operands
+// of the same dtype. They must have 16 bits and rows of whole packs of 16 bytes, and heads at most 256 elements.
 bool TakesMatrices(std::initializer_list<const Tensor*> operands);
 
 // Start the kernels. Backward needs `delta_BHS`, the sums over D of d_out * out. REQUIRES: TakesMatrices says so.
@@ -77,7 +77,7 @@ SHALE_DEVICE void LoadLeft(const Shared<T>& shared, int tile, int row, int step,
   LoadMatrices(shared, tile + (row + lane % 16) * TilesT::kStride + 16 * step + lane / 16 * 8, a);
 }
 
-// Loads those of all steps.
+// Loads the left operands of all steps into `rows`.
 template <class TilesT, class T>
 SHALE_DEVICE void LoadRows(const Shared<T>& shared, int tile, int row, typename TilesT::Left& rows) {
   SHALE_UNROLL for (int step = 0; step < TilesT::kWidth / 16; ++step) {
@@ -85,7 +85,8 @@ SHALE_DEVICE void LoadRows(const Shared<T>& shared, int tile, int row, typename 
   }
 }
 
-// Gives the left operand that LoadLeft loads: from `rows`, which hold all steps, if the tiles' rows fit the registers.
+// Sets `a` to what LoadLeft loads. If the rows of tiles fit the registers, takes it from `rows`, which LoadRows has
+// set.
 template <class TilesT, class T>
 SHALE_DEVICE void GiveLeft(const typename TilesT::Left& rows, const Shared<T>& shared, int tile, int row, int step,
                            unsigned (&a)[4]) {

@@ -31,8 +31,9 @@ struct Heads {
   }
 };
 
-// Says which of a sequence's `length` keys a query sees. Position ids that are not valid give wrong results, but no
-// access outside of the operands.
+// Says which of a sequence's `length` keys a query sees. A position id that is negative or past its token's position in
+// the sequence, which is not valid, is taken for that position (see PositionOf). So the results are wrong, but no
+// access is outside of the operands, and each query sees itself.
 struct Mask {
   bool causal;
   int window;  // 0: a query sees every key up to its own position, or, if not causal, every key.
@@ -54,8 +55,8 @@ struct Mask {
   SHALE_DEVICE int FirstKey(int b, int query) const {
     const int first = window > 0 && query >= window ? query - window + 1 : 0;
     if (!position_ids_BS.present() || query >= length) return first;
-    const int start = query - position_ids_BS.Load(static_cast<int64_t>(b) * length + query);
-    return start > first ? start : first;
+    const int id = position_ids_BS.Load(static_cast<int64_t>(b) * length + query);
+    return id >= 0 && query - id > first ? query - id : first;
   }
   SHALE_DEVICE int EndOfKeys(int query) const { return causal && query < length ? query + 1 : length; }
   SHALE_DEVICE int FirstQuery(int key) const { return causal ? key : 0; }

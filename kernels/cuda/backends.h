@@ -34,8 +34,8 @@ class AttentionBackend {
   virtual ~AttentionBackend() = default;
   // Returns whether the library computes such an op. The answer depends on how the backend was created and on shapes,
   // strides, dtypes and the alignment of operands only, and is the same for a symbolic op. Shale's own kernels compute
-  // an op that the library does not take.
-  // The library may take one direction only, because lse is the same in both implementations.
+  // an op that the library does not take. The library may take one direction only, because lse is the same in both
+  // implementations.
   virtual bool Takes(const AttentionForward& op) const = 0;
   virtual bool Takes(const AttentionBackward& op) const = 0;
   virtual int64_t ScratchBytes(const AttentionForward& op) const = 0;

@@ -11,8 +11,8 @@
 //   LoadWords(i), StoreWords(i, words)  of these arrays: access the pack of 16 bytes at element i as Words, see pack.h
 //   BeginCopy(i, from, j, exists)       of Shared<T>: begins to copy the 16 bytes at element j of a Global<T> to its
 //                                       element i (cp.async), or zeros if !exists, whatever j is. Nobody may access
-//                                       them there before the thread has called WaitForCopies(), and other threads
-//                                       also need a barrier
+//                                       them there before the thread has called WaitForCopies(), which it must before
+//                                       it returns. Other threads also need a barrier
 //   WaitForCopies()                     waits until all copies of the calling thread are done
 //   SHALE_SHARED_ARRAY(T, name, size)   declares a static shared array
 //   SHALE_DYNAMIC_SHARED(T, name)       names the dynamic shared memory of the launch

@@ -52,7 +52,7 @@ std::vector<OpCase> MuonCases() {
       }
     }
     // One multiplication in fp32 by the same factor, rounded once more to bf16: the same bits everywhere. The sum of
-    // the last case is so small that epsilon divides. These two ops also run in place (OpConformance).
+    // the last case is so small that epsilon divides. OpConformance also runs this op and the next one in place.
     for (const int64_t n : {0, 1, 7, 16, 257, 16389}) {
       for (const double squares : {3.7, 1e-30}) {
         OpCase c{.name = "Divide_" + NameOf(from) + "_" + std::to_string(n) + (squares < 1 ? "_tiny" : "_norm")};

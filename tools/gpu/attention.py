@@ -45,10 +45,14 @@ def of(kept, names, gpu, date):
 
 def merged(table, more):
     """Returns the text of a table with the rates of another. A shape that is in both keeps the rates that only the
-    first has."""
+    first has, and its comment then says where they come from."""
     comments, rows = _parsed(table)
     for shape, (rates, about) in _parsed(more)[1].items():
-        rows[shape] = ({**rows.get(shape, ({}, ""))[0], **rates}, about)
+        before, source = rows.get(shape, ({}, ""))
+        kept = [name for name in before if name not in rates]
+        if kept:
+            about = f"{about}; {' and '.join(kept)}: {source.rpartition(': ')[2]}"
+        rows[shape] = ({**before, **rates}, about)
     return _text(comments, rows)
 
 

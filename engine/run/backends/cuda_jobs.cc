@@ -93,13 +93,14 @@ std::string DescribeAttention(bool cudnn, bool deterministic) {
                       built.ok() ? "" : ")");
 }
 
-// Whether cuDNN is used depends on the build and the job only, not on what this machine has, so that the plan is the
-// same on every machine. Which of the ops that it supports it computes also depends on the kind of GPU.
+// Whether cuDNN is used depends on the build and the job, and not on the libraries of this machine. Which ops it
+// computes also depends on the kind of GPU (AttentionOptionsOn). So a job has the same plan on all machines with such
+// GPUs.
 bool UsesCudnn(const Job& job) { return job.runtime.cudnn_attention.value_or(true) && cuda::BuiltWithCudnn().ok(); }
 
 absl::StatusOr<std::shared_ptr<NcclApi>> LoadSharedNccl() { return LoadNccl(); }
 
-// Returns what computes attention of the job. The kind of the first GPU decides, for the plan and for all ranks.
+// Returns the options of attention for the kind of the first GPU, which decides for the plan and for all ranks.
 absl::StatusOr<cuda::CudnnAttentionOptions> AttentionOptionsHere(const Job& job, CudaRuntime& runtime) {
   const absl::StatusOr<CudaDeviceProperties> gpu = runtime.Properties(0);
   cuda::ComputeCapability kind;

@@ -38,8 +38,9 @@ inline cuda::CudnnAttentionOptions AttentionOptionsOf(const Job& job) {
   return options;
 }
 
-// Returns the same with the rates that were measured on such GPUs, if the job leaves it to them whether cuDNN computes
-// attention that it supports. Returns InvalidArgument if the table that was compiled in is none.
+// Returns AttentionOptionsOf the job. If the job does not set runtime.cudnn_attention, adds the rates that were
+// measured on such GPUs: they then decide whether cuDNN computes an attention that it supports. Returns InvalidArgument
+// if the compiled table of rates is malformed.
 absl::StatusOr<cuda::CudnnAttentionOptions> AttentionOptionsOn(const Job& job, const cuda::ComputeCapability& gpu);
 
 }  // namespace shale

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -53,15 +52,10 @@ absl::StatusOr<cuda::TuningTable> CompiledTuningTable(absl::string_view gpu, abs
 }
 
 absl::StatusOr<cuda::AttentionRates> CompiledAttentionRates(absl::Span<const CompiledFile> tables) {
-  cuda::AttentionRates rates;
-  for (const CompiledFile& table : tables) {
-    absl::StatusOr<cuda::AttentionRates> parsed = cuda::AttentionRates::Parse(table.text);
-    if (!parsed.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("tools/tuning/", table.name, ": ", parsed.status().message()));
-    }
-    rates = *std::move(parsed);
-  }
-  return rates;
+  SHALE_CHECK(tables.size() == 1) << tables.size();
+  absl::StatusOr<cuda::AttentionRates> rates = cuda::AttentionRates::Parse(tables[0].text);
+  if (rates.ok()) return rates;
+  return absl::InvalidArgumentError(absl::StrCat("tools/tuning/", tables[0].name, ": ", rates.status().message()));
 }
 
 absl::StatusOr<cuda::TuningTable> ReadTuningTable(const std::string& path) {

@@ -28,10 +28,11 @@ extern const absl::Span<const CompiledFile> kCompiledTables;
 absl::StatusOr<cuda::TuningTable> CompiledTuningTable(absl::string_view gpu,
                                                       absl::Span<const CompiledFile> tables = kCompiledTables);
 
-// The file tools/tuning/attention.txt, alone.
+// Holds one file, tools/tuning/attention.txt.
 extern const absl::Span<const CompiledFile> kCompiledAttention;
 
-// Returns the rates of attention in `tables`, of all kinds of GPUs. Returns InvalidArgument if a file has none.
+// Returns the rates of attention of all kinds of GPUs, from the one file in `tables`. Returns InvalidArgument if the
+// file is no such table.
 absl::StatusOr<cuda::AttentionRates> CompiledAttentionRates(absl::Span<const CompiledFile> tables = kCompiledAttention);
 
 // Reads the table at `path`. Returns NotFound if there is no file, InvalidArgument if it is not a table, and otherwise

@@ -129,7 +129,7 @@ class StepTrace {
 std::string MergeChromeJson(absl::Span<const std::string> traces);
 
 // Reads the times of rank 0 in the last step of a trace (StepTrace::ChromeJson) of this program. Returns
-// InvalidArgument if the text is none, or a trace of another program.
+// InvalidArgument if the text is no trace, or one of another program.
 absl::StatusOr<MeasuredStep> ReadTrace(absl::string_view json, const StepProgram& program);
 
 }  // namespace shale

@@ -26,9 +26,9 @@ MeanAndSpread MeanOf(std::vector<double> values);
 // Returns the times of the last run of a program, in each rank of this process, if it was traced.
 std::vector<absl::Span<const InstructionTime>> TimesOfRanks(const LocalRanks& ranks, const LocalProgram& program);
 
-// What reports call the kind of a work, "MatMul f32 f32 f32 (stream compute)", and the time in which a rank runs no
-// instruction: beside the program of a step, and in it.
+// Returns what reports call the kind of a work, "MatMul f32 f32 f32 (stream compute)".
 std::string KindText(const Work& work, StreamId stream);
+// What reports call the time in which a rank runs no instruction: before and after the program of a step, and in it.
 inline constexpr char kBetweenSteps[] = "what lies between steps";
 inline constexpr char kBetweenInstructions[] = "what lies between instructions";
 
@@ -39,7 +39,7 @@ struct RankTimes {
   double own_seconds = 0;
   std::map<std::string, double> seconds;  // By KindText, kBetweenSteps and kBetweenInstructions.
 };
-// Returns it, from the times of a rank in issue order. `seconds` is how long the step took.
+// Returns what `rank` did in a step, from its times in issue order. `seconds` is how long the step took.
 RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank,
                       absl::Span<const InstructionTime> times, double seconds);
 

@@ -67,7 +67,7 @@ absl::StatusOr<AttentionRates::Row> AttentionRates::ParseRow(absl::string_view l
                          : rates[i] == "cudnn"                ? &row.cudnn
                          : rates[i] == "free" && row.backward ? &row.free
                                                               : nullptr;
-    if (rate == nullptr || *rate != 0) return wrong("own, cudnn and, backward, free, each at most once");
+    if (rate == nullptr || *rate != 0) return wrong("own, cudnn or, in rows of backward, free, each once");
     if (!absl::SimpleAtod(rates[i + 1], rate) || !std::isfinite(*rate) || *rate <= 0) return wrong("positive rates");
   }
   return row;

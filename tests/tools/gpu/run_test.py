@@ -192,6 +192,7 @@ class RunTest(KitCase):
                           "9.0 backward D=64 S=4096 causal: own 200 cudnn 150 free 307",
                           "9.0 backward D=64 S=4096 window=1024: own 300 cudnn 300",
                           "10.0 forward D=64 S=512 all: own 1"])
+        self.assertIn(", alone; free: a\n", attention.merged(before, self.text("attention.txt")))
         with open("tools/tuning/attention.txt", encoding="utf-8") as file:
             table = file.read()
         self.assertEqual(attention.merged(table, table), table)

@@ -181,8 +181,36 @@ TEST(CudaEmbedding, NeedsEachOfItsBarriers) {
   ExpectNeedsEachOfItsBarriers(memory, op, 2);
 }
 
-// There are enough positions for a block to go through two tiles. Only forward has one tile of wide heads, which also
-// needs each barrier.
+struct AttentionPair {
+  AttentionForward forward;
+  AttentionBackward backward;
+};
+
+// Returns attention of one sequence in which all heads of queries share keys and values.
+AttentionPair AttentionIn(TestMemory& memory, DType act, int64_t length, int64_t heads, int64_t width) {
+  const auto inputs = [&](int64_t count) { return memory.Random(act, {1, length, count, width}); };
+  const auto outputs = [&](int64_t count) { return memory.Output(act, {1, length, count, width}); };
+  const AttentionForward forward = {.q_BSHD = inputs(heads),
+                                    .k_BSGD = inputs(1),
+                                    .v_BSGD = inputs(1),
+                                    .out_BSHD = outputs(heads),
+                                    .lse_BHS = memory.Output(DType::kFloat32, {1, heads, length}),
+                                    .scale = 0.25f};
+  return {.forward = forward,
+          .backward = {.q_BSHD = forward.q_BSHD,
+                       .k_BSGD = forward.k_BSGD,
+                       .v_BSGD = forward.v_BSGD,
+                       .out_BSHD = inputs(heads),
+                       .lse_BHS = memory.Random(DType::kFloat32, {1, heads, length}, 2, 3),
+                       .d_out_BSHD = inputs(heads),
+                       .d_q_BSHD = outputs(heads),
+                       .d_k_BSGD = outputs(1),
+                       .d_v_BSGD = outputs(1),
+                       .scale = 0.25f}};
+}
+
+// There are enough positions for a block to go through two tiles, but for wide heads forward, which need each of their
+// barriers for one tile, too.
 TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
   struct Expected {
     DType act;
@@ -194,28 +222,28 @@ TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
   for (const Expected& want : cases) {
     SCOPED_TRACE(std::string(ToString(want.act)) + " " + std::to_string(want.width));
     TestMemory memory;
-    const auto heads = [&](bool output, int64_t count) {
-      return output ? memory.Output(want.act, {1, want.length, count, want.width})
-                    : memory.Random(want.act, {1, want.length, count, want.width});
-    };
-    const AttentionForward forward = {.q_BSHD = heads(false, want.heads),
-                                      .k_BSGD = heads(false, 1),
-                                      .v_BSGD = heads(false, 1),
-                                      .out_BSHD = heads(true, want.heads),
-                                      .lse_BHS = memory.Output(DType::kFloat32, {1, want.heads, want.length}),
-                                      .scale = 0.25f};
-    ExpectNeedsEachOfItsBarriers(memory, forward, want.forward);
-    const AttentionBackward backward = {.q_BSHD = forward.q_BSHD,
-                                        .k_BSGD = forward.k_BSGD,
-                                        .v_BSGD = forward.v_BSGD,
-                                        .out_BSHD = heads(false, want.heads),
-                                        .lse_BHS = memory.Random(DType::kFloat32, {1, want.heads, want.length}, 2, 3),
-                                        .d_out_BSHD = heads(false, want.heads),
-                                        .d_q_BSHD = heads(true, want.heads),
-                                        .d_k_BSGD = heads(true, 1),
-                                        .d_v_BSGD = heads(true, 1),
-                                        .scale = 0.25f};
-    ExpectNeedsEachOfItsBarriers(memory, backward, want.backward);
+    const AttentionPair ops = AttentionIn(memory, want.act, want.length, want.heads, want.width);
+    ExpectNeedsEachOfItsBarriers(memory, ops.forward, want.forward);
+    ExpectNeedsEachOfItsBarriers(memory, ops.backward, want.backward);
+  }
+}
+
+// Regression: where position ids were negative, blocks found no keys and ended while they copied some.
+TEST(CudaAttention, StaysInItsOperandsAndWaitsForItsCopiesWhateverPositionIdsAre) {
+  for (const int64_t width : {8, 136}) {
+    for (const double id : {-1000.0, 1000.0, -2147483648.0, 2147483647.0}) {
+      SCOPED_TRACE(std::to_string(width) + " " + std::to_string(id));
+      TestMemory memory;
+      AttentionPair ops = AttentionIn(memory, DType::kBFloat16, 33, 1, width);
+      ops.forward.position_ids_BS = ops.backward.position_ids_BS =
+          memory.Values(DType::kInt32, {1, 33}, std::vector<double>(33, id));
+      cuda_on_host::Stream stream;
+      std::vector<std::byte> image;
+      const absl::Status forward = RunKernel(memory, ops.forward, stream, image);
+      EXPECT_TRUE(forward.ok()) << forward;
+      const absl::Status backward = RunKernel(memory, ops.backward, stream, image);
+      EXPECT_TRUE(backward.ok()) << backward;
+    }
   }
 }
 

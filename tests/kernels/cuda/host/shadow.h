@@ -82,7 +82,7 @@ inline constexpr int kCellBytes = 2;
 // they return. If `written` is set, a cell that was never written is a conflict too.
 Conflict Read(Cell* cells, int64_t count, const Accessor& by, bool written);
 Conflict Write(Cell* cells, int64_t count, const Accessor& by);
-// Sets the last write of `count` adjacent cells that nobody has read since the one before.
+// Sets the last write of `count` adjacent cells. REQUIRES: nobody has read them since the write before it.
 void SetWrite(Cell* cells, int64_t count, Moment write);
 
 // Cells for arbitrary addresses. A cell has no history at first.
