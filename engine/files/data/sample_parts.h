@@ -28,8 +28,8 @@ struct SamplePart {
   std::vector<T> PulledSample::*vector;
   int64_t (*elements)(const DataDescription&);  // At each position. 0: the samples do not have it.
   T missing = 0;                                // The elements of a sample that is missing.
-  bool is_token =
-      false;  // Samples without it have features or values in its place, which say whether they fit a model.
+  // Samples without tokens have features or values in their place, whose rows say whether the samples fit a model.
+  bool is_token = false;
   // If a position has one element or none: what is wrong with samples that have it, for a model that does not read it,
   // and with those that lack it, for one that does; and what to do.
   absl::string_view if_unread, if_lacking;

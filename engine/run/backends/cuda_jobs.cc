@@ -93,8 +93,8 @@ std::string DescribeAttention(bool cudnn, bool deterministic) {
                       built.ok() ? "" : ")");
 }
 
-// Whether cuDNN is used depends on the build and the job only, not on what this machine has, so that the plan is the
-// same on every machine. Which of the ops that it supports it computes also depends on the kind of GPU.
+// The build and the job decide whether cuDNN is used. Which of the ops that it supports it then computes depends on the
+// kind of GPU, too. Nothing else of a machine counts, so that the plan is the same on all machines with such GPUs.
 bool UsesCudnn(const Job& job) { return job.runtime.cudnn_attention.value_or(true) && cuda::BuiltWithCudnn().ok(); }
 
 absl::StatusOr<std::shared_ptr<NcclApi>> LoadSharedNccl() { return LoadNccl(); }
