@@ -236,6 +236,7 @@ absl::Status WriteFiles(const PlanFlags& flags, const ResolvedJob& resolved, con
   if (!flags.searched_job.empty() && seconds.search != nullptr) {
     std::vector<std::string> overrides = flags.Overrides();
     for (const Override& setting : seconds.search->best.overrides) overrides.push_back(setting.text());
+    overrides.emplace_back("runtime.search=[]");  // A run does not search again.
     // From the file, so that nothing that the data decides is in it.
     SHALE_ASSIGN_OR_RETURN(const Job found, LoadJob(flags.job, overrides));
     write(flags.searched_job, [&] { return SearchedJobText(*seconds.search, found); });
