@@ -30,8 +30,9 @@ struct SamplePart {
   T missing = 0;                                // The elements of a sample that is missing.
   // Samples without tokens have features or values in their place, whose rows say whether the samples fit a model.
   bool is_token = false;
-  // If a position has one element or none: what is wrong with samples that have it, for a model that does not read it,
-  // and with those that lack it, for one that does; and what to do.
+  // What messages say if samples have this part and the model does not read it, and if samples lack it and the model
+  // reads it: what is wrong, and what to do. Empty if a position may have several elements: messages then compare
+  // numbers.
   absl::string_view if_unread, if_lacking;
 };
 
