@@ -236,6 +236,7 @@ absl::Status WriteFiles(const PlanFlags& flags, const ResolvedJob& resolved, con
   if (!flags.searched_job.empty() && seconds.search != nullptr) {
     std::vector<std::string> overrides = flags.Overrides();
     for (const Override& setting : seconds.search->best.overrides) overrides.push_back(setting.text());
+    overrides.emplace_back("runtime.search=[]");  // A run does not search again.
     // From the file, so that nothing that the data decides is in it.
     SHALE_ASSIGN_OR_RETURN(const Job found, LoadJob(flags.job, overrides));
     write(flags.searched_job, [&] { return SearchedJobText(*seconds.search, found); });
@@ -302,11 +303,12 @@ absl::StatusOr<Job> LoadJobForMachine(const PlanFlags& flags, std::vector<JobErr
                                                  "; leave one of them out"));
 }
 
-// Decides the fields that the job leaves to a search (runtime.search), if the speed of the machine is known, and sets
-// them in the job and in `flags`. If nothing fits, leaves them as they are and says so in `remark`.
-absl::Status DecideSearched(const DataFacts& data, const Machine& machine, const WorkLimits& limits, PlanFlags& flags,
+// Decides the fields that the job leaves to a search (runtime.search), as a run does, if the speed of the machine is
+// known, and sets them in the job and in `flags`. If nothing fits, leaves them as they are and says so in `remark`.
+absl::Status DecideSearched(const DataFacts& data, const Machine& machine, WorkLimits limits, PlanFlags& flags,
                             Job& job, std::string& remark) {
   if (job.runtime.search.empty()) return absl::OkStatus();
+  limits.deadline = std::min(limits.deadline, WorkLimits::Clock::now() + kSearchTime);
   Job with_facts = job;
   ApplyDataFacts(data, with_facts);
   absl::StatusOr<DecidedFields> decided = DecideFields(with_facts, machine, JobWithOf(flags, data), limits);

@@ -85,7 +85,8 @@ struct TrainerOptions {
   // Peak FLOP/s of one rank in matmuls of fp8 matrices, for jobs with precision.matmuls FP8; 0: peak_flops.
   double peak_flops_fp8 = 0;
   // The profile of this machine, from which the seconds of a step are predicted, so that the run says when it is slower
-  // (StepReport::predicted_seconds). Only Create uses it. Null: nothing is predicted.
+  // (StepReport::predicted_seconds), and from which fields are decided that the job leaves to a search
+  // (runtime.search). Of several processes, that of process 0 decides. Only Create uses it. Null: nothing is predicted.
   const proto::MachineProfile* machine = nullptr;
   // Loads the job with other settings. The error of a job that does not fit proposes only settings with which this
   // succeeds (ResolveJob). Only Create calls it. Empty: sets the fields of the job.

@@ -69,7 +69,7 @@ runtime { cpu_matmuls: ONEDNN })",
   Job job = job_with({search});
   const KeptDecisions kept = KeepDecisions(**folder, resume, job);
   EXPECT_EQ(kept.searched_job, ran);
-  EXPECT_EQ(kept.line, "runtime.search: as in the run of " + (*folder)->path());
+  EXPECT_EQ(kept.line, "runtime.search: these fields are as in the run in " + (*folder)->path());
   EXPECT_EQ(job.batch.micro_batch, 8);
   EXPECT_EQ(job.activation_checkpointing.preset, CheckpointingPreset::kCheap);
   EXPECT_THAT(job.runtime.search, IsEmpty());
@@ -81,6 +81,17 @@ runtime { cpu_matmuls: ONEDNN })",
   EXPECT_THAT(again.line, ::testing::HasSubstr("searched again, because the job differs"));
   EXPECT_THAT(again.line, ::testing::EndsWith(" in sharding, precision"));
   EXPECT_EQ(other, before);
+
+  // The job now clips by the norm of all gradients, which an update in backward cannot. It was once refused.
+  const TempFolder changed;
+  const auto in_backward = RunFolder::Claim(changed.Path("run"), RunFolder::Existing::kRefuse);
+  ASSERT_TRUE(in_backward.ok()) << in_backward.status();
+  const std::string update = "optimizer={update: IN_BACKWARD max_gradient_norm: 0 non_finite: SKIP}";
+  ASSERT_TRUE((*in_backward)->Begin({.job_text = ResolvedJobText(job_with({update})), .plan_text = ""}).ok());
+  Job clips = job_with({"runtime.search=[\"optimizer.update\"]"});
+  EXPECT_THAT(KeepDecisions(**in_backward, resume, clips).line,
+              ::testing::HasSubstr("the job rules out what the run "));
+  EXPECT_EQ(clips.optimizer.update, UpdateTime::kAfterBackward);
 
   Job anew = job_with({search});
   EXPECT_EQ(KeepDecisions(**folder, {.from = ResumeFrom::kReplace}, anew).line, "");

@@ -107,6 +107,7 @@ absl::Status RunInFolder::Decide(const ResumeOptions& resume) {
   SHALE_RETURN_IF_ERROR(processes_.CheckSame(job_));
   const auto decide = [&]() -> absl::StatusOr<std::string> {
     SHALE_RETURN_IF_ERROR(CheckRunFolderPath(job_.telemetry.run_folder));
+    SHALE_RETURN_IF_ERROR(CheckSearchedFields(job_));  // A run that keeps what was decided does not search.
     // Claims the folder before anything that takes time, so that an unusable folder is reported at once.
     SHALE_ASSIGN_OR_RETURN(folder_, RunFolder::Claim(job_.telemetry.run_folder, ExistingFor(resume.from)));
     const std::string hf_folder = HfFolder(job_, *folder_, resume);
@@ -134,6 +135,7 @@ absl::Status RunInFolder::TakeDecision(const std::string& text) {
   if (!parts[5].empty()) {
     SHALE_ASSIGN_OR_RETURN(const Job former, ParseRecordedJob(parts[5], "the job of the run that is resumed"));
     job_ = WithSearchedFieldsOf(former, std::move(job_));
+    options_.job_with = {};  // It makes jobs that lack what was decided.
   }
   job_.runtime.cpu_matmuls = static_cast<CpuMatMuls>(cpu_matmuls);
   job_.sharding.accumulation = static_cast<Accumulation>(accumulation);

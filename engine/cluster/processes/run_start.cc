@@ -55,7 +55,7 @@ int64_t BytesOfCheckpoint(const JobPlan& plan) {
   return bytes;
 }
 
-// Returns the sections in which a job differs from that of a run, `ran`, in how a step is divided: "batch, memory".
+// Returns the sections in which a job divides a step in another way than that of a run, `ran`: "batch, memory".
 std::string DifferentSections(const Job& ran, const Job& job) {
   MemoryConfig memory = job.memory;
   // A job that ran has its default written out.
@@ -71,6 +71,15 @@ std::string DifferentSections(const Job& ran, const Job& job) {
     if (differs) different.push_back(name);
   }
   return absl::StrJoin(different, ", ");
+}
+
+// Returns why a job cannot go on with what a run in `run_folder` had decided, or "" if it can. `as_before` is the job
+// with these decisions. It may be one that the rules refuse, because the job has changed otherwise: an update in
+// backward does not go with clipping by the norm of all gradients.
+std::string WhyNotAsBefore(const Job& ran, absl::string_view run_folder, const Job& as_before) {
+  const std::string different = DifferentSections(ran, as_before);
+  if (!different.empty()) return absl::StrCat("differs from that of the run in ", run_folder, " in ", different);
+  return ValidateJob(as_before).ok() ? "" : absl::StrCat("rules out what the run in ", run_folder, " has");
 }
 
 absl::string_view LineOf(StartStage stage) {
@@ -123,12 +132,11 @@ KeptDecisions KeepDecisions(const RunFolder& folder, const ResumeOptions& resume
   }
   Job as_before = WithSearchedFieldsOf(*former, job);
   if (open_accumulation) as_before.sharding.accumulation = former->sharding.accumulation;
-  const std::string different = DifferentSections(*former, as_before);
-  if (different.empty()) job = std::move(as_before);
+  const std::string why_not = WhyNotAsBefore(*former, run_folder, as_before);
+  if (why_not.empty()) job = std::move(as_before);
   if (!searches) return {};
-  if (different.empty()) return {*text, absl::StrCat("runtime.search: as in the run of ", run_folder)};
-  return {.line = absl::StrCat("runtime.search: searched again, because the job differs from that of the run in ",
-                               run_folder, " in ", different)};
+  if (why_not.empty()) return {*text, absl::StrCat("runtime.search: these fields are as in the run in ", run_folder)};
+  return {.line = absl::StrCat("runtime.search: searched again, because the job ", why_not)};
 }
 
 absl::Status DecidePeakFlops(JobProcesses& processes, const Backend& backend, const Job& job, int64_t ranks_on_host,

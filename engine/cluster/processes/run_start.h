@@ -38,9 +38,9 @@ struct KeptDecisions {
 };
 
 // Takes what the run that is resumed had decided, if there is one and the job leaves it open, so that a resumed run
-// computes the same bits: what computes matmuls, the accumulation, and the fields of runtime.search. With another
-// precision, or for the others with another division of a step, the bits change anyway, and other choices may be better
-// then.
+// computes the same bits: what computes matmuls, the accumulation, and the fields of runtime.search. If the job has
+// another compute precision, it takes nothing; if it divides a step in another way, or the rules refuse the decisions,
+// only what computes matmuls. The bits change then anyway, and other choices may be better.
 KeptDecisions KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& job);
 
 // Decides what MFU compares with, and sets it in `options`. If it has to be measured, does so in process 0, which

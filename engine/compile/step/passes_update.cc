@@ -89,7 +89,8 @@ UpdateSite SiteOf(const StepProgram& program, InstructionId id) {
   }
   const bool widens = site.begin < id && is_copy(OpAt(program, site.begin));
   if (widens) site.widen = site.begin;
-  if (site.begin + widens < id) site.direction = site.begin + widens;
+  const InstructionId direction = widens ? site.begin + 1 : site.begin;
+  if (direction < id) site.direction = direction;
   if (site.begin > 0 && is_prepare(OpAt(program, site.begin - 1))) --site.begin;
   return site;
 }

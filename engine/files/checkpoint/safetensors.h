@@ -50,7 +50,7 @@ enum class SafetensorsDType : uint8_t {
 
 absl::string_view ToString(SafetensorsDType dtype);
 int BitsPerElement(SafetensorsDType dtype);
-// Returns the element type of the format that is this dtype.
+// Returns the element type that the format has for this dtype.
 SafetensorsDType SafetensorsDTypeOf(DType dtype);
 
 // A tensor and its place in the file's data.

@@ -28,10 +28,11 @@ struct SamplePart {
   std::vector<T> PulledSample::*vector;
   int64_t (*elements)(const DataDescription&);  // At each position. 0: the samples do not have it.
   T missing = 0;                                // The elements of a sample that is missing.
-  bool is_token =
-      false;  // Samples without it have features or values in its place, which say whether they fit a model.
-  // If a position has one element or none: what is wrong with samples that have it, for a model that does not read it,
-  // and with those that lack it, for one that does; and what to do.
+  // Samples without tokens have features or values in their place, whose rows say whether the samples fit a model.
+  bool is_token = false;
+  // What messages say if samples have this part and the model does not read it, and if samples lack it and the model
+  // reads it: what is wrong, and what to do. Empty if a position may have several elements: messages then compare
+  // numbers.
   absl::string_view if_unread, if_lacking;
 };
 

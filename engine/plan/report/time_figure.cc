@@ -189,7 +189,7 @@ class SecondsFigure {
     return text + Shown();
   }
 
-  // Returns what each stream was predicted to be busy beside what it was.
+  // Returns a table of how long each stream was predicted to be busy, and how long it was.
   std::string StreamsTable() const {
     if (step_ == nullptr) return "";
     std::string html = absl::StrCat(BeginTable("Predicted and measured seconds"),
@@ -310,7 +310,7 @@ class SecondsFigure {
   const MeasuredStep* const step_;  // May be null.
   std::vector<IssueTimes> measured_;
   std::vector<StreamId> streams_;
-  double seconds_ = 0;          // Until the last issue ends that is shown.
+  double seconds_ = 0;          // When the last of the issues that are shown ends.
   std::vector<int64_t> bytes_;  // LiveColumns.
 };
 

@@ -468,9 +468,10 @@ class Searcher {
     SHALE_RETURN_IF_ERROR(limits_.Check());
     const Variant& variant = nearest.variant;
     SHALE_RETURN_IF_ERROR(variant.status);
+    const std::string settings = SettingsText(ways_.Minimal(variant.overrides), ", ");
     return absl::ResourceExhaustedError(absl::StrCat("no setting fits; nearest is ",
-                                                     SettingsText(ways_.Minimal(variant.overrides), ", "), ", which ",
-                                                     MissingText(variant.cost, ways_.budget())));
+                                                     settings.empty() ? "the job as it is written" : settings,
+                                                     ", which ", MissingText(variant.cost, ways_.budget())));
   }
 
   const size_t kStrategy = PositionOf("sharding.strategy");

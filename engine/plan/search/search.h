@@ -93,10 +93,14 @@ absl::StatusOr<SearchResult> FindFastest(const SearchQuery& query, const WorkLim
 
 // [Note: fields that a run decides] A job may leave fields to a search (runtime.search). A run calls DecideFields
 // before it plans, in one process for all, and sets the fields as it says. What is then planned, recorded and saved is
-// a job that leaves nothing to a search. Whatever else plans a job takes it as it is written.
+// a job that leaves nothing to a search. tools/plan does the same where it knows the seconds of the machine. Whatever
+// else plans or runs a job takes it as it is written.
 
-// How long a run may search.
+// How long a run may search, and tools/plan for such a job.
 inline constexpr std::chrono::seconds kSearchTime{20};
+
+// Returns InvalidArgument if job.runtime.search names a field that no search can decide.
+absl::Status CheckSearchedFields(const Job& job);
 
 struct DecidedFields {
   // What differs from the job, as --set takes it, in this order. The last one empties runtime.search.
@@ -105,7 +109,7 @@ struct DecidedFields {
 };
 
 // Searches for the best values of the fields in job.runtime.search. `job_with` is as in SearchQuery. Returns the errors
-// of FindFastest, which begin with the name of the field.
+// of CheckSearchedFields and FindFastest. Their messages begin with "runtime.search: ".
 absl::StatusOr<DecidedFields> DecideFields(const Job& job, const Machine& machine, const JobWith& job_with = nullptr,
                                            const WorkLimits& limits = {});
 

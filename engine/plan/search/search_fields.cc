@@ -49,10 +49,18 @@ bool AreAlike(Job a, Job b) {
 
 namespace {
 
+constexpr char kEveryField[] = "*";
+
+// Returns whether a job leaves all fields to a search that one can decide.
+bool SearchesAll(const Job& job) {
+  const std::vector<std::string>& named = job.runtime.search;
+  return std::find(named.begin(), named.end(), kEveryField) != named.end();
+}
+
 // Returns whether a job leaves the field at `path` to a search.
 bool IsSearched(absl::string_view path, const Job& job) {
-  const std::vector<std::string>& all = job.runtime.search;
-  return std::any_of(all.begin(), all.end(), [&](const std::string& field) { return field == path || field == "*"; });
+  const std::vector<std::string>& named = job.runtime.search;
+  return SearchesAll(job) || std::find(named.begin(), named.end(), path) != named.end();
 }
 
 // Takes the strategy of `from`, and of other fields what it implies (StrategyOf).
@@ -106,13 +114,25 @@ absl::Status CheckSearchField(absl::string_view path) {
   return absl::InvalidArgumentError(absl::StrCat("found ", Quoted(path), "; allowed: ", absl::StrJoin(fields, ", ")));
 }
 
+absl::Status CheckSearchedFields(const Job& job) {
+  for (const std::string& field : job.runtime.search) {
+    const absl::Status known = field == kEveryField ? absl::OkStatus() : CheckSearchField(field);
+    if (known.ok()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("runtime.search: ", known.message(), ", and ", Quoted(kEveryField), " for all of them"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<DecidedFields> DecideFields(const Job& job, const Machine& machine, const JobWith& job_with,
                                            const WorkLimits& limits) {
+  SHALE_RETURN_IF_ERROR(CheckSearchedFields(job));
   SearchQuery query{.job = job, .machine = machine, .job_with = job_with, .only_best = true};
-  if (!IsSearched("*", job)) query.fields = job.runtime.search;
+  if (!SearchesAll(job)) query.fields = job.runtime.search;
   const absl::StatusOr<SearchResult> found = FindFastest(query, limits);
   if (absl::IsDeadlineExceeded(found.status())) {
-    return absl::DeadlineExceededError("runtime.search: found nothing that fits in the time that it may take");
+    return absl::DeadlineExceededError(
+        "runtime.search: found nothing that fits in the time that it may take; name fewer fields, or leave it out");
   }
   if (absl::IsFailedPrecondition(found.status()) && machine.profile == nullptr) {
     return absl::FailedPreconditionError(

@@ -66,9 +66,16 @@ std::string ChoicesTable(const SearchResult& result) {
   return Table(rows);
 }
 
-// Returns whether some of these settings give their field no value.
-bool LeavesOut(const std::vector<Override>& settings) {
-  return std::any_of(settings.begin(), settings.end(), [](const Override& s) { return s.value.empty(); });
+// Returns a sentence about settings that give their field no value. Empty if there are none.
+std::string LeavesOutText(const SearchResult& result) {
+  const auto leaves_out = [](const std::vector<Override>& settings) {
+    return std::any_of(settings.begin(), settings.end(), [](const Override& s) { return s.value.empty(); });
+  };
+  const bool any = leaves_out(result.best.overrides) ||
+                   std::any_of(result.choices.begin(), result.choices.end(), [&](const SearchChoice& choice) {
+                     return choice.runner_up && leaves_out(choice.runner_up->overrides);
+                   });
+  return any ? "A field that is set to nothing is left out, because it does not go with the others.\n" : "";
 }
 
 std::string FrontTable(const SearchResult& result) {
@@ -131,7 +138,7 @@ std::string ChoicesText(const SearchResult& result) {
   if (!result.best.cost.covered()) {
     absl::StrAppend(&head, " Less than 90 % of the seconds is measured or interpolated, so they are estimates.");
   }
-  return absl::StrCat(Paragraph(head), ChoicesTable(result));
+  return absl::StrCat(Paragraph(head), LeavesOutText(result), ChoicesTable(result));
 }
 
 std::string SearchText(const SearchResult& result) {
@@ -142,14 +149,7 @@ std::string SearchText(const SearchResult& result) {
   } else {
     absl::StrAppend(&text, "It is the job with\n", Flags(best.overrides));
   }
-  const bool leaves_out =
-      LeavesOut(best.overrides) || std::any_of(result.choices.begin(), result.choices.end(), [](const auto& choice) {
-        return choice.runner_up && LeavesOut(choice.runner_up->overrides);
-      });
-  if (leaves_out) {
-    text += "A field that is set to nothing is left out, because it does not go with the others.\n";
-  }
-  absl::StrAppend(&text, "\nWhy\n", ChoicesTable(result));
+  absl::StrAppend(&text, LeavesOutText(result), "\nWhy\n", ChoicesTable(result));
   absl::StrAppend(&text, "\nTime against memory: no way that was compared is better in both\n", FrontTable(result),
                   ChangingTable(result));
   return text;

@@ -92,6 +92,7 @@ struct Showed {
 // Starts a job, with one step that warms up.
 absl::StatusOr<Measured> Start(Job job, const CalibrateOptions& options, WorkTimes& times) {
   job.lr_schedule.steps = std::max<int64_t>(job.lr_schedule.steps, 1 + options.rounds);
+  job.runtime.search.clear();  // A search needs what is measured here.
   Measured started{.data = std::make_unique<RandomTokens>(job)};
   SHALE_ASSIGN_OR_RETURN(started.backend, options.create_backend(job));
   SHALE_ASSIGN_OR_RETURN(

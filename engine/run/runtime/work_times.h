@@ -39,7 +39,7 @@ struct RankTimes {
   double own_seconds = 0;
   std::map<std::string, double> seconds;  // By KindText, kBetweenSteps and kBetweenInstructions.
 };
-// Returns what `rank` did in a step, from its times in issue order. `seconds` is how long the step took.
+// Returns what a rank did in a step that took `seconds`, from its times in issue order.
 RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank,
                       absl::Span<const InstructionTime> times, double seconds);
 

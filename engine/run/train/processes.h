@@ -31,7 +31,8 @@ struct StepNote {
   double flops = 0;          // Of the attention in the documents that its ranks have read (StepFlops::OfDocuments).
   // How long each of its ranks has waited in the step (BlockedNs).
   std::vector<std::pair<int64_t, int64_t>> waited_ns;  // Rank and time.
-  RankTimes longest;  // If the step was traced because one wanted it: of its rank that worked longest.
+  // Those of the process's rank that worked longest, if the step was traced because some process wanted it.
+  RankTimes longest;
 };
 
 std::string Serialize(const StepNote& note);

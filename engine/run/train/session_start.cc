@@ -130,8 +130,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Machine
   std::unique_ptr<JobData> data = *std::move(opened);
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
-  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine, {}, nullptr,
-                                                          searched.empty() ? options.job_with : JobWith()));
+  // The jobs that options.job_with makes lack what was decided.
+  const JobWith job_with = searched.empty() ? options.job_with : JobWith();
+  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine, {}, nullptr, job_with));
   resolved.plan.searched = std::move(searched);
   SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph)));
   return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));

@@ -50,8 +50,9 @@ std::string StepContract::Warning(const RankTimes& longest) {
   if (longest.rank < 0) return text;
   const std::string what = WhatIsSlower(longest);
   const bool alone = mesh_.ranks() == 1;
-  if (what.empty())
-    return alone ? text : absl::StrCat(text, "; in the last one rank ", longest.rank, " worked longest");
+  if (what.empty()) {
+    return alone ? text : absl::StrCat(text, "; in the last one, rank ", longest.rank, " worked longest");
+  }
   const std::string where = alone ? "" : absl::StrCat(", on rank ", longest.rank, ", which worked longest,");
   return absl::StrCat(text, "; in the last one", where, " ", what);
 }

@@ -219,6 +219,7 @@ absl::StatusOr<VerifyReport> Verify(const Job& job, const VerifyOptions& options
   if (options.backend == nullptr) return absl::InvalidArgumentError("VerifyOptions.backend is missing");
   Job own = job;
   if (options.model) SHALE_RETURN_IF_ERROR(SetModel(*options.model, own));
+  own.runtime.search.clear();  // The job is verified as it is written.
   SHALE_RETURN_IF_ERROR(ValidateJob(own));
   return Verification(own, options).Run();
 }

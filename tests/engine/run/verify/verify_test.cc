@@ -59,10 +59,11 @@ class Verify : public ::testing::Test {
   TempFolder folder_;
 };
 
+// The job is verified as it is written. One that left fields to a search was once refused.
 TEST_F(Verify, ADecoderOnText) {
-  const VerifyReport report =
-      ExpectHolds(OnText(kDecoder, {"sharding.ranks=2", "data.evaluation_fraction=0.2", "checkpoint.every_steps=50",
-                                    "activation_checkpointing={preset: BLOCK segment_blocks: 2}"}));
+  const VerifyReport report = ExpectHolds(
+      OnText(kDecoder, {"sharding.ranks=2", "data.evaluation_fraction=0.2", "checkpoint.every_steps=50",
+                        "activation_checkpointing={preset: BLOCK segment_blocks: 2}", "runtime.search=[\"*\"]"}));
   std::vector<std::string> checks;
   for (const VerifyRow& row : report.rows) checks.push_back(row.check);
   EXPECT_THAT(checks,
