@@ -134,7 +134,7 @@ absl::Status RunInFolder::TakeDecision(const std::string& text) {
   }
   if (!parts[5].empty()) {
     SHALE_ASSIGN_OR_RETURN(const Job former, ParseRecordedJob(parts[5], "the job of the run that is resumed"));
-    job_ = WithSearchedFieldsOf(former, std::move(job_));
+    job_ = WithSearchedFieldsOf(former, job_);
     options_.job_with = {};  // It makes jobs that lack what was decided.
   }
   job_.runtime.cpu_matmuls = static_cast<CpuMatMuls>(cpu_matmuls);

@@ -104,13 +104,13 @@ std::string Visitors(const FileDescriptorProto& file) {
     const std::string& config = message.options().GetExtension(proto::config);
     if (config.empty()) continue;
     absl::StrAppend(&text, "\ntemplate <typename Config, typename Visitor>\n  requires std::is_same_v<",
-                    "std::remove_const_t<Config>, ", config, ">\nvoid VisitMembers(Config& config, Visitor& visit) {\n",
-                    "  const ", config, " initial;\n");
+                    "std::remove_const_t<Config>, ", config, ">\nvoid VisitMembers(Config& config, const ", config,
+                    "& other, Visitor& visit) {\n");
     for (const auto& field : message.field()) {
       const std::string& named = field.options().GetExtension(proto::facts).member();
       if (named == "-") continue;
       const std::string& member = named.empty() ? field.name() : named;
-      absl::StrAppend(&text, "  visit(\"", field.name(), "\", config.", member, ", initial.", member, ");\n");
+      absl::StrAppend(&text, "  visit(\"", field.name(), "\", config.", member, ", other.", member, ");\n");
     }
     absl::StrAppend(&text, "}\n");
   }
@@ -119,12 +119,14 @@ std::string Visitors(const FileDescriptorProto& file) {
 
 std::string MembersHeader(const std::vector<FileDescriptorProto>& files) {
   std::string text =
-      "// Calls visit(field, member, initial) for each field of a message that the struct holds: the name of the\n"
-      "// field, the member, and its value in a new struct.\n"
+      "// Calls visit(field, member, member of other) for each field of a message that the struct holds: the name of\n"
+      "// the field, the member, and that of another struct. Without one, it is that of a new struct.\n"
       "#pragma once\n\n#include <type_traits>\n\n"
       "#include \"engine/plan/config/job.h\"\n#include \"engine/compile/model/config.h\"\n\nnamespace shale {\n";
   for (const FileDescriptorProto& file : files) text += Visitors(file);
-  return absl::StrCat(text, "\n}  // namespace shale\n");
+  return absl::StrCat(text, "\ntemplate <typename Config, typename Visitor>\n",
+                      "void VisitMembers(Config& config, Visitor& visit) {\n",
+                      "  VisitMembers(config, std::remove_const_t<Config>(), visit);\n}\n\n}  // namespace shale\n");
 }
 
 }  // namespace

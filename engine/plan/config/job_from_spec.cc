@@ -7,7 +7,10 @@
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/config/members.h"
 #include "engine/plan/config/model_spec.h"
+#include "engine/plan/config/spec_text.h"
 #include "google/protobuf/text_format.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "kernels/check.h"
 #include "proto/job.pb.h"
 
 namespace shale {
@@ -65,6 +68,20 @@ proto::Job SpecOf(const Job& job) {
   }
   if (checkpointing.segments == Segments::kSqrt) blocks.clear_segment_blocks();
   return spec;
+}
+
+void TakeField(absl::string_view path, const Job& other, Job& job) {
+  MemberTaker taker(path);
+  VisitMembers(job, other, taker);
+  SHALE_CHECK(taker.found()) << path;
+}
+
+bool HasSetting(const Job& job, const std::string& setting) {
+  const proto::Job spec = SpecOf(job);
+  proto::Job with = spec;
+  SpecErrors errors("");
+  ApplyOverrides({&setting, 1}, &with, &errors);
+  return google::protobuf::util::MessageDifferencer::Equals(with, spec);
 }
 
 std::string ResolvedJobText(const Job& job) {

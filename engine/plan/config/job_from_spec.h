@@ -5,6 +5,9 @@
 // contradictions, settings without effect, and products of sizes that are too large.
 #pragma once
 
+#include <string>
+
+#include "absl/strings/string_view.h"
 #include "engine/plan/config/errors.h"
 #include "engine/plan/config/job.h"
 #include "proto/job.pb.h"
@@ -24,6 +27,12 @@ Job JobFromSpec(const proto::Job& spec);
 // Returns the spec of a job, with every default written out, also in fields that have no effect. Leaves out what is
 // still undecided, and what is to be printed only if it was changed.
 proto::Job SpecOf(const Job& job);
+
+// Gives `job` the value that `other` has of the field at `path`. REQUIRES: a member holds the field.
+void TakeField(absl::string_view path, const Job& other, Job& job);
+
+// Returns whether a job has the value that `setting` (path=value, as --set takes it) gives a field.
+bool HasSetting(const Job& job, const std::string& setting);
 
 // Reports in `errors` each field that `spec` gives although a condition of it does not hold: `spec` shows what is
 // given, and `resolved` (SpecOf) the values of all fields.

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "engine/plan/config/fields.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/config/job_members.h"
@@ -143,6 +145,34 @@ class MemberWriter {
 
   google::protobuf::Message* const to_;
   const google::protobuf::Reflection& reflection_;
+};
+
+// Takes the member of one field from another struct of the same type.
+//
+//   MemberTaker taker("sharding.prefetch");
+//   VisitMembers(job, other, taker);
+class MemberTaker {
+ public:
+  explicit MemberTaker(absl::string_view path) : names_(absl::StrSplit(path, absl::MaxSplits('.', 1))) {}
+
+  bool found() const { return found_; }
+
+  template <typename Member>
+  void operator()(const char* name, Member& member, const Member& other) {
+    if (names_.front() != name) return;
+    if (names_.size() == 1) {
+      member = other;
+      found_ = true;
+    } else if constexpr (requires { VisitMembers(member, other, *this); }) {
+      MemberTaker inside(names_.back());
+      VisitMembers(member, other, inside);
+      found_ = inside.found();
+    }
+  }
+
+ private:
+  const std::vector<absl::string_view> names_;  // The first of the path, and what comes after it.
+  bool found_ = false;
 };
 
 }  // namespace shale

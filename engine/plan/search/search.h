@@ -113,9 +113,9 @@ struct DecidedFields {
 absl::StatusOr<DecidedFields> DecideFields(const Job& job, const Machine& machine, const JobWith& job_with = nullptr,
                                            const WorkLimits& limits = {});
 
-// Returns `job` with the values that `decided` has of the fields in job.runtime.search, which is then empty. A strategy
-// brings along what it implies of other fields.
-Job WithSearchedFieldsOf(const Job& decided, Job job);
+// Returns `job` with the values that `decided` has of the fields in job.runtime.search, which is then empty. A choice
+// brings along the other fields that its settings set (Option::all).
+Job WithSearchedFieldsOf(const Job& decided, const Job& job);
 
 // Returns what the search found, and a row for each field that it decided. Ends in a newline.
 std::string ChoicesText(const SearchResult& result);

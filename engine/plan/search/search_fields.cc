@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "engine/compile/step/options_enums.h"
+#include "engine/plan/config/job_from_spec.h"
 #include "engine/plan/planner/options.h"
 #include "engine/plan/search/search.h"
 #include "engine/plan/search/ways.h"
@@ -63,43 +63,6 @@ bool IsSearched(absl::string_view path, const Job& job) {
   return SearchesAll(job) || std::find(named.begin(), named.end(), path) != named.end();
 }
 
-// Takes the strategy of `from`, and of other fields what it implies (StrategyOf).
-void TakeStrategy(const Job& from, Job& to) {
-  const ShardingConfig& sharding = from.sharding;
-  to.sharding.strategy = sharding.strategy;
-  if (sharding.strategy != Strategy::kFullShard) {
-    to.sharding.prefetch = sharding.prefetch;
-    to.sharding.reshard_after_forward = sharding.reshard_after_forward;
-    to.memory.offload_state.parameters = from.memory.offload_state.parameters;
-  }
-  if (sharding.strategy == Strategy::kDdp) to.sharding.shard_ranks = sharding.shard_ranks;
-  if (!CheckCombination(sharding.strategy, to.sharding.accumulation).ok()) {
-    to.sharding.accumulation = sharding.accumulation;
-  }
-}
-
-struct FieldOfSearch {
-  absl::string_view path;
-  void (*take)(const Job& from, Job& to);
-};
-
-constexpr FieldOfSearch kFields[] = {
-    {"sharding.strategy", TakeStrategy},
-    {"sharding.shard_ranks", [](const Job& from, Job& to) { to.sharding.shard_ranks = from.sharding.shard_ranks; }},
-    {"sharding.reshard_after_forward",
-     [](const Job& from, Job& to) { to.sharding.reshard_after_forward = from.sharding.reshard_after_forward; }},
-    {"sharding.prefetch", [](const Job& from, Job& to) { to.sharding.prefetch = from.sharding.prefetch; }},
-    {"sharding.accumulation", [](const Job& from, Job& to) { to.sharding.accumulation = from.sharding.accumulation; }},
-    {"batch.micro_batch", [](const Job& from, Job& to) { to.batch.micro_batch = from.batch.micro_batch; }},
-    {"memory.offload", [](const Job& from, Job& to) { to.memory.offload = from.memory.offload; }},
-    {"memory.offload_state", [](const Job& from, Job& to) { to.memory.offload_state = from.memory.offload_state; }},
-    {"memory.loss_chunk_tokens",
-     [](const Job& from, Job& to) { to.memory.loss_chunk_tokens = from.memory.loss_chunk_tokens; }},
-    {"activation_checkpointing.preset",
-     [](const Job& from, Job& to) { to.activation_checkpointing = from.activation_checkpointing; }},
-    {"optimizer.update", [](const Job& from, Job& to) { to.optimizer.update = from.optimizer.update; }},
-};
-
 }  // namespace
 
 std::vector<std::string> SearchFields() {
@@ -148,12 +111,19 @@ absl::StatusOr<DecidedFields> DecideFields(const Job& job, const Machine& machin
   return decided;
 }
 
-Job WithSearchedFieldsOf(const Job& decided, Job job) {
-  for (const FieldOfSearch& field : kFields) {
-    if (IsSearched(field.path, job)) field.take(decided, job);
+Job WithSearchedFieldsOf(const Job& decided, const Job& job) {
+  Job with = job;
+  for (const Option* option : internal::SearchedOptions()) {
+    if (!IsSearched(option->path, job)) continue;
+    TakeField(option->path, decided, with);
+    // The choice may have set other fields too.
+    for (const Settings& settings : option->all(job)) {
+      if (!HasSetting(decided, settings.front().text())) continue;
+      for (const Override& setting : settings) TakeField(setting.path, decided, with);
+    }
   }
-  job.runtime.search.clear();
-  return job;
+  with.runtime.search.clear();
+  return with;
 }
 
 }  // namespace shale

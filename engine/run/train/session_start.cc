@@ -88,7 +88,7 @@ absl::StatusOr<std::string> DecideSearched(const Machine& machine, const DataFac
   SHALE_ASSIGN_OR_RETURN(decided->why, control.Broadcast(ControlChannel::kSteps, decided->why));
   const std::vector<std::string> overrides = absl::StrSplit(of_all, '\n');
   SHALE_ASSIGN_OR_RETURN(const Job changed, WithOverrides(job, overrides));
-  job = WithSearchedFieldsOf(changed, std::move(job));
+  job = WithSearchedFieldsOf(changed, job);
   return decided->why;
 }
 

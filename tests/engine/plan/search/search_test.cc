@@ -374,6 +374,14 @@ TEST_F(SearchTest, EveryFieldOfASearchIsTakenFromAJobThatHasIt) {
     }
   }
   EXPECT_THAT(taken, ::testing::UnorderedElementsAreArray(SearchFields()));
+
+  // A strategy brings along no other field than what it set.
+  Job former = job_, open = job_;
+  former.sharding.prefetch = 1;
+  open.runtime.search = {"sharding.strategy"};
+  EXPECT_EQ(WithSearchedFieldsOf(former, open).sharding.prefetch, 2);
+  former.sharding.strategy = Strategy::kZero1;
+  EXPECT_EQ(WithSearchedFieldsOf(former, open).sharding.prefetch, 1);
 }
 
 TEST_F(SearchTest, RefusesFieldsThatItDoesNotKnow) {
