@@ -35,8 +35,8 @@ class Ops {
   // that use it and have the same b, transpose_b and dtype return the same size, whatever their M.
   virtual int64_t PackedBytes(const MatMul& op) const { return 0; }
 
-  // Returns whose kernels compute `op`: "cuDNN" or "own" for attention on a GPU, where shapes and dtypes
-  // decide. Returns "" for ops that always have the same kernels. The result is a literal.
+  // Returns whose kernels compute `op`: "cuDNN" or "own" for attention on a GPU (AttentionBackend::Takes). Returns ""
+  // for ops that always have the same kernels. The result is a literal.
   virtual absl::string_view KernelsOf(const Op& op) const { return ""; }
 
   // Returns Unimplemented, naming the operands, if the device has no kernel for a combination of dtypes that Validate

@@ -480,7 +480,9 @@ class HouseTest(unittest.TestCase):
 
     def test_corpora_are_as_their_script_writes_them(self):
         texts = [path for path in self.files if path.startswith("tests/fuzz/corpus/")]
-        self.assertTrue(texts)
+        targets = [path for path in self.files if re.fullmatch(r"tests/fuzz/\w+_fuzz\.cc", path)]
+        self.assertEqual(sorted(path[len("tests/fuzz/corpus/"):-len(".txt")] for path in texts),
+                         sorted(path[len("tests/fuzz/"):-len("_fuzz.cc")] for path in targets))
         for path in texts:
             text = self.read(path)
             self.assertEqual(corpus.text_of(corpus.inputs_of(text)), text, f"{path}: write it with {corpus.__file__}")

@@ -89,7 +89,8 @@ struct TrainerOptions {
   // (runtime.search). Of several processes, that of process 0 decides. Only Create uses it. Null: nothing is predicted.
   const proto::MachineProfile* machine = nullptr;
   // Loads the job with other settings. The error of a job that does not fit proposes only settings with which this
-  // succeeds (ResolveJob). Only Create calls it. Empty: sets the fields of the job.
+  // succeeds (ResolveJob). Only Create calls it, and not for a job that leaves fields to a search, because its jobs
+  // lack what was decided. Empty: sets the fields of the job.
   JobWith job_with;
   // Folder for checkpoints; empty: nothing is saved. The trainer locks it until it is destroyed. `resume` says how to
   // treat checkpoints that are already there.

@@ -59,8 +59,6 @@ class CudaOps : public Ops {
     if constexpr (kIsMatMul<OpType>) return options_.matmuls->Prepare(op);
     if constexpr (kAttention<OpType>) {
       if (ByLibrary(op)) return options_.attention->Prepare(op, scratch_bytes);
-    }
-    if constexpr (kAttention<OpType>) {
       if (options_.attention != nullptr && options_.on_declined) options_.on_declined(Op(op));
     }
     return absl::OkStatus();

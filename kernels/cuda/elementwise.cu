@@ -5,7 +5,6 @@
 // that do not begin at 16-byte addresses go element by element.
 #include <algorithm>
 #include <array>
-#include <type_traits>
 #include <vector>
 
 #include "kernels/check.h"

@@ -23,7 +23,7 @@ SHALE_DEVICE int64_t Quotient(int64_t a, int64_t b) {
 }
 
 // Returns the position in its document of token t, which is at position s of its sequence ([Note: position ids] in
-// kernels/ops/attention.h). A position id past s, which is not valid, is taken for s.
+// kernels/ops/attention.h). A position id that is negative or past s, which is not valid, is taken for s.
 SHALE_DEVICE int64_t PositionOf(const Global<int32_t>& position_ids, int64_t t, int64_t s) {
   if (!position_ids.present()) return s;
   const int32_t id = position_ids.Load(t);

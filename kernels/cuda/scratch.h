@@ -1,5 +1,5 @@
-// The scratch that ops need on a GPU. It follows from shapes and dtypes alone, in plain C++: builds without a CUDA
-// toolkit plan for GPUs with it.
+// The scratch that ops need on a GPU, and whose kernels compute them. The scratch follows from shapes and dtypes alone,
+// in plain C++: builds without a CUDA toolkit plan for GPUs with it.
 #pragma once
 
 #include <cstdint>

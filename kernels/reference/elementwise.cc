@@ -1,4 +1,3 @@
-#include <bit>
 #include <cstring>
 
 #include "kernels/ops/flat.h"

@@ -1,7 +1,6 @@
 #include "kernels/reference/update.h"
 
 #include <algorithm>
-#include <bit>
 #include <variant>
 
 #include "kernels/counter_random.h"

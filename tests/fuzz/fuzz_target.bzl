@@ -5,7 +5,8 @@ load("//tools/build_defs:tests.bzl", "cc_test")
 def fuzz_target(name, deps, data = []):
     """Builds <name>_fuzz from <name>_fuzz.cc, which defines LLVMFuzzerTestOneInput.
 
-    It is a libFuzzer binary, for --config=fuzz alone: tools/fuzz runs it. `fuzz_corpora_test` needs no clang.
+    It is a libFuzzer binary, which tools/fuzz builds with --config=fuzz or fuzz_fast, and runs. `fuzz_corpora_test`
+    needs no clang.
 
     Args:
       name: the prefix of the target, and the name of its text in corpus/.

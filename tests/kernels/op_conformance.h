@@ -5,7 +5,8 @@
 //
 // Each case then runs on every backend. The results must agree with the fp64 reference within the case's tolerances,
 // and must be the same bits on all backends of a family and with an output in the place of an input. On a backend
-// without relatives the op runs twice, to the same bits. No byte may change but those of the outputs.
+// without relatives the op runs twice, to the same bits; with a sanitizer once. No byte may change but those of the
+// outputs.
 #pragma once
 
 #include <map>

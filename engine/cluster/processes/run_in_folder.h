@@ -51,7 +51,7 @@ class RunInFolder {
   const std::string trace_of_all_;
   const PrintLine print_;
   TrainerOptions options_;  // Process 0 writes the trace to its place, others into the run folder until all are joined.
-  std::unique_ptr<RunFolder> folder_;  // Null but in process 0, as are the next four empty.
+  std::unique_ptr<RunFolder> folder_;  // Null but in process 0, as are the next three empty.
   std::string matmuls_line_;           // A line about what computes matmuls.
   std::string search_line_;            // A line about what the run that is resumed had searched.
   std::string measured_;               // When the peak was measured, if it was.

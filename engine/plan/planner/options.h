@@ -1,5 +1,5 @@
 // The table of options: settings that change how much memory a job needs, or how long its step takes. Refusals, --fit,
-// --search and --explain all ask this table, so a new option is one row.
+// --search, runtime.search and --explain all ask this table, so a new option is one row.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,8 @@ struct Roofline {
 
 // Returns what `instruction`, in the form in which it is issued, works on: members of a JSON object, without a name
 // that depends on the buffer. A matmul has m, n and k, whether its operands are transposed, their dtype, and that of
-// its result. Any other op has dtype and shape of each operand. All other instructions have none ("").
+// its result. Any other op has dtype and shape of each operand, and whose kernels compute it if that was chosen
+// (Ops::KernelsOf). All other instructions have none ("").
 std::string ShapeJson(const Instruction& instruction);
 
 // Used by one thread.

@@ -81,8 +81,8 @@ std::string KindText(const Work& work, StreamId stream) {
 
 RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank,
                       absl::Span<const InstructionTime> times, double seconds) {
+  if (times.empty()) return {};
   RankTimes result{.rank = rank};
-  if (times.empty()) return result;
   // Entries of result.seconds for instructions in their two forms.
   std::vector<double*> first(program.instructions.size()), later(program.instructions.size());
   std::vector<Edge> edges;

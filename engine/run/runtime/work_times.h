@@ -1,5 +1,6 @@
-// WorkTimes: how long each work took, in steps that were traced. Profiles of machines are made of it, and a run that is
-// slower than its plan finds in it what is slow.
+// WorkTimes: how long each work took, in steps that were traced. Profiles of machines are made of it.
+//
+// RankTimes: what one rank did in a step that was traced. A run that is slower than its plan finds in it what is slow.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ struct RankTimes {
   double own_seconds = 0;
   std::map<std::string, double> seconds;  // By KindText, kBetweenSteps and kBetweenInstructions.
 };
-// Returns what a rank did in a step that took `seconds`, from its times in issue order.
+// Returns what a rank did in a step that took `seconds`, from its times in issue order. Without times there is no rank.
 RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank,
                       absl::Span<const InstructionTime> times, double seconds);
 

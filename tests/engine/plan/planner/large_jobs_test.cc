@@ -262,7 +262,7 @@ TEST(LargeJobs, TheSettingOfTheWorkspaceIsThatOfTheKernels) {
 }
 
 // At the peak are the gradients of a block in backward, and those of the block after it, which are sent: the arithmetic
-// of the table in tools/manual/optimizers.md. The number of blocks does not change it. Shards are padded.
+// of the table in tools/manual/gradients.md. The number of blocks does not change it. Shards are padded.
 TEST(LargeJobs, GradientsOfLlama3Of405BThatLeaveInBf16TakeTwoBytes) {
   constexpr int64_t kWidth = 16384, kHidden = 53248, kKeys = 8 * 128;
   constexpr int64_t kBlock = kWidth * (2 * kWidth + 2 * kKeys + 3 * kHidden + 2);

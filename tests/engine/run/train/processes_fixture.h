@@ -139,7 +139,7 @@ struct RunOptions {
   std::function<absl::Status(int process, int64_t step)> result_of_step;  // What a process's callback returns.
   std::function<std::vector<int>(int process)> ranks;                     // Of a process, if not an equal part.
   std::function<DataSource*(int process)> data;                           // Of a process, if not the job's file.
-  const proto::MachineProfile* machine = nullptr;                         // By which process 0 predicts steps.
+  const proto::MachineProfile* machine = nullptr;  // Given to process 0 alone, which predicts and searches by it.
   Fault fault;
   double timeout_seconds = 60;  // Of collectives.
 };
