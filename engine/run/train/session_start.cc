@@ -39,12 +39,16 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+// Returns on how many hosts the ranks lie; 0: not known.
+int64_t HostsOf(const TrainerOptions& options, const Job& job) {
+  return options.ranks_on_host > 0 ? CeilDivide(job.sharding.ranks, options.ranks_on_host) : 0;
+}
+
 // Gives the machine the profile of process 0, if it has one, so that all processes decide alike by seconds. Ranks on
 // several hosts decide by bytes alone unless the job asks for a search: the links between hosts may not be measured.
 absl::Status TakeProfileOfAll(const TrainerOptions& options, const Job& job, Machine& machine) {
   ControlPlane& control = *options.control;
-  const int64_t ranks = job.sharding.ranks;
-  machine.hosts = options.ranks_on_host > 0 ? CeilDivide(ranks, options.ranks_on_host) : 0;
+  machine.hosts = HostsOf(options, job);
   if (control.processes() == 1) {
     if (options.machine != nullptr) machine.profile = std::make_shared<const proto::MachineProfile>(*options.machine);
     return absl::OkStatus();
@@ -172,7 +176,7 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
       monitor_(job_.sharding.ranks, plan_.train.graph.vocabulary, options.peak_flops, *options.control),
       trace_(options, *options.control) {
   if (options.machine == nullptr) return;
-  contract_.emplace(job_, plan_, *options.machine);
+  contract_.emplace(job_, plan_, *options.machine, HostsOf(options, job_));
   devices_.step_time = contract_->Describe();
   trace_.trace_->SetPredicted([this](const Instruction& issued) { return contract_->SecondsOf(issued); });
 }

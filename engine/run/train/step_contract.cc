@@ -20,12 +20,12 @@ double ShareOf(const Prediction& prediction, Knowledge knowledge) {
 
 }  // namespace
 
-StepContract::StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine)
+StepContract::StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts)
     : program_(plan.train.step.program),
-      prediction_(PredictStep(job, plan, machine)),
+      prediction_(PredictStep(job, plan, machine, hosts)),
       between_steps_seconds_(machine.between_steps_seconds()),
       mesh_(plan.options.mesh),
-      rates_(machine, StepFactsOf(job, plan, machine).ranks_on_host),
+      rates_(machine, StepFactsOf(job, plan, machine, hosts).ranks_on_host),
       covered_(CoveredShare(prediction_.known)) {}
 
 double StepContract::SecondsOf(const Instruction& issued) {
