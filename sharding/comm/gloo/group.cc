@@ -194,9 +194,14 @@ absl::Status GlooGroup::Unsuccessful(int slot, const absl::Status& waited, absl:
   std::string passed;
   {
     std::lock_guard lock(mutex_);
-    if (expired_ && status_.ok()) {
-      passed = absl::StrCat(RankList({layout_.local_ranks()[slot]}), " waited ", timeout_seconds_, " s for ", missing(),
-                            " ", Current(), "; look for the error of a rank that is missing");
+    const std::string rank = RankList({layout_.local_ranks()[slot]});
+    if (!expired_ || !status_.ok()) {
+      // The group's error tells why.
+    } else if (noticed_.ok()) {
+      passed = absl::StrCat(rank, " waited ", timeout_seconds_, " s for ", missing(), " ", Current(),
+                            "; look for the error of a rank that is missing");
+    } else if (absl::IsDeadlineExceeded(noticed_)) {
+      passed = absl::StrCat(noticed_.message(), "; ", rank, " waits for ", missing());
     }
   }
   if (!passed.empty()) Fail(absl::DeadlineExceededError(passed));

@@ -96,7 +96,7 @@ class GlooGroup {
   absl::Status noticed_;              // The failure that a peer has told. Does not change after that.
   bool closed_ = false;               // The connections are closed after a failure.
   bool stopping_ = false;             // The group is being destroyed.
-  bool expired_ = false;              // The deadline of the collective has passed.
+  bool expired_ = false;              // The deadline of the collective has passed, here or for a peer.
   std::vector<GlooBuffer*> awaited_;  // What each local rank waits for, by place, and what TakeNotices does.
   uint64_t running_ = 0;              // The collective that runs. 0: none.
   uint64_t begun_ = 0;                // Collectives so far.

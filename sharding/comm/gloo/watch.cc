@@ -16,6 +16,8 @@ constexpr std::chrono::milliseconds kTick{20};
 // For how many ticks a connection must be lost before the group fails for that. A peer that ends in order has sent its
 // notice before, and on a busy host the thread that takes it may come late. The notice tells more.
 constexpr int kTicksToTakeNotice = 20;
+// How long a rank has to add its wait to the error of a peer whose deadline has passed.
+constexpr std::chrono::milliseconds kTimeToAdd{500};
 
 }  // namespace
 
@@ -92,6 +94,13 @@ void GlooGroup::Watch() {
     changed_.wait_for(lock, kTick, [&] { return Ending() || !noticed_.ok(); });
     if (Ending()) return;
     if (!noticed_.ok()) {
+      if (absl::IsDeadlineExceeded(noticed_) && running_ != 0) {
+        // The peer may have waited for a rank of this process, which then adds whom it waits for itself.
+        expired_ = true;
+        Wake();
+        changed_.wait_for(lock, kTimeToAdd, [&] { return Ending(); });
+        if (Ending()) return;
+      }
       lock.unlock();
       Fail(noticed_);
       return;

@@ -223,6 +223,18 @@ TEST(GlooGroupTest, ARankThatDoesNotComeIsNamed) {
   }
 }
 
+TEST(GlooGroupTest, ARankAddsWhomItWaitsForToTheErrorOfAPeer) {
+  Group group = Create({0, 1, 2}, {.timeout_seconds = 0.6});
+  std::vector<float> data(300);
+  const std::vector<absl::Status> statuses = RunRanks(3, [&](int rank, Stream& stream) {
+    if (rank == 1) return absl::OkStatus();
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return group[rank]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {100}, &data[100 * rank]), stream);
+  });
+  EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("rank 0 waited 0.6 s for rank 1 in collective 1"));
+  EXPECT_EQ(statuses[2].message(), absl::StrCat(statuses[0].message(), "; rank 2 waits for rank 1"));
+}
+
 TEST(GlooGroupTest, ARankThatItsOwnProcessMissesIsNamed) {
   Group group = Create({0, 0, 1}, {.timeout_seconds = 1});
   std::vector<float> data(300);
