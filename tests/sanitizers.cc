@@ -13,7 +13,7 @@ extern "C" const char* __tsan_default_suppressions() {
 }
 #endif
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SHALE_ADDRESS_SANITIZER
 // Gloo looks up a host name and does not free the answer.
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() { return "leak:gloo::transport::tcp::CreateDeviceAttr\n"; }
@@ -22,7 +22,7 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:gloo::transp
 namespace shale {
 
 bool HasSanitizer() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(SHALE_ADDRESS_SANITIZER) || defined(__SANITIZE_THREAD__)
   return true;
 #else
   return false;

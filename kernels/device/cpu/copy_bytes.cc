@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__SSE2__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__SSE2__) && !defined(SHALE_ADDRESS_SANITIZER) && !defined(__SANITIZE_THREAD__)
 #define SHALE_HAS_STREAMING_STORES 1
 #include <emmintrin.h>
 #endif
