@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SHALE_ADDRESS_SANITIZER
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifdef __SANITIZE_THREAD__
@@ -40,7 +40,7 @@ void Fiber::Enter(void* argument) {
 }
 
 void Fiber::Arrive() {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SHALE_ADDRESS_SANITIZER
   const void* stack = nullptr;
   size_t stack_bytes = 0;
   __sanitizer_finish_switch_fiber(fake_stack_, &stack, &stack_bytes);
@@ -51,7 +51,7 @@ void Fiber::Arrive() {
 }
 
 void Fiber::Resume() {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SHALE_ADDRESS_SANITIZER
   void* fake_stack = nullptr;
   outside_.leaving_ = true;
   __sanitizer_start_switch_fiber(&fake_stack, stack_.get(), kStackBytes);
@@ -61,13 +61,13 @@ void Fiber::Resume() {
   __tsan_switch_to_fiber(thread_, 0);
 #endif
   StackPointer::Switch(outside_.top_, top_);
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SHALE_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
 }
 
 void Fiber::Suspend() {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SHALE_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&fake_stack_, outside_.stack_, outside_.stack_bytes_);
 #endif
 #ifdef __SANITIZE_THREAD__
@@ -78,7 +78,7 @@ void Fiber::Suspend() {
 }
 
 void Fiber::Continue(Fiber& next) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SHALE_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(&fake_stack_, next.stack_.get(), kStackBytes);
 #endif
 #ifdef __SANITIZE_THREAD__
