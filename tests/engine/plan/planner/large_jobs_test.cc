@@ -286,9 +286,9 @@ TEST(LargeJobs, GradientsOfLlama3Of405BThatLeaveInBf16TakeTwoBytes) {
   EXPECT_NEAR(of_parameter.at("blocks.2.gradient.sent"), 2, 0.001);
   EXPECT_NEAR(of_parameter.at("blocks.3.gradient.sent"), 2, 0.001);
   EXPECT_NEAR(of_parameter.at("blocks.3.gradient.received"), 0.25, 0.001);
-  // Other buffers at the peak differ by a few.
+  // At the peak is a piece of the down projection. Other buffers there differ by a few.
   const auto saved = static_cast<double>(wide->plan.arena_bytes - narrow->plan.arena_bytes);
-  EXPECT_NEAR(saved / kBlock, 4 - 2 - 0.25, 0.1);
+  EXPECT_NEAR(saved / kBlock, 4 + 4 - 2 - 2 - 0.25 - 4.0 * 5632 * kHidden / kBlock, 0.1);
 }
 
 TEST(LargeJobs, Llama3Of405BOn512Gpus) {
