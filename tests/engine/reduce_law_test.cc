@@ -35,6 +35,13 @@ RunOptions Narrow(Strategy strategy, Accumulation accumulation, const Mesh& mesh
   return options;
 }
 
+// Lets matmuls compute a row of a matrix as if there were no others: our kernels on CPUs do, and cuBLASLt need not
+// (RoundInBackward).
+void ComputeRowsAlone(RunOptions& options) {
+  options.cpu_matmuls = CpuMatMuls::kPacked;
+  if (TestsTheCudaBackend()) options.ops = OpsKind::kReference;
+}
+
 // Returns the most bytes of unsharded gradients at a time.
 double MostUnsharded(const StepProgram& program) {
   int64_t most = 0;
@@ -96,10 +103,9 @@ TEST(ReduceLaws, TheSumIsThatOfTheRoundedGradientsOfTheRanks) {
   }
 }
 
-// The reference computes a row of a matrix as if there were no others. Libraries may not (RoundInBackward).
 TEST(ReduceLaws, MatricesThatAreRoundedInPiecesHaveTheSameBits) {
   RunOptions options = Narrow(Strategy::kFullShard, Accumulation::kSharded, {.shard = 2});
-  options.ops = OpsKind::kReference;
+  ComputeRowsAlone(options);
   options.step.sent_part_bytes = 1;
   ExpectSumOfRoundedGradients(options);
 }
@@ -165,12 +171,11 @@ TEST(ReduceLaws, ThreadsAndTheTimeOfUpdatesChangeNoBits) {
   }
 }
 
-// On the reference, for the reason above.
 TEST(ReduceLaws, PartsChangeNoBits) {
   const Tokens tokens = SomeTokens(6, 44);
   for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
     RunOptions options = Narrow(Strategy::kFullShard, accumulation, {.shard = 2});
-    options.ops = OpsKind::kReference;
+    ComputeRowsAlone(options);
     const RunResult plain = MustRun(options, tokens);
     options.step.sent_part_bytes = 1;
     const RunResult parts = MustRun(options, tokens);
@@ -210,8 +215,8 @@ TEST(ReduceLaws, TheMeanOverSeedsIsExact) {
   EXPECT_GT(squared_error, 0);
 }
 
-// Each rank sends half the bytes. Two units have gradients at a time, which take a half too, and with several parts,
-// what is received and what is not rounded yet take an eighth of one each, or somewhat more in a model so small.
+// Each rank sends half the bytes. The gradients of two units are in memory at a time, and take half the bytes too. What
+// is received takes an eighth of one on top, and so does what is not rounded yet, or somewhat more in a small model.
 TEST(ReduceLaws, HalfTheBytesAreSentAndLessMemoryIsNeeded) {
   RunOptions options = Narrow(Strategy::kFullShard, Accumulation::kSharded, {.shard = 2});
   DecoderConfig model = SmallDecoder();

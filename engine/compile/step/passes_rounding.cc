@@ -277,7 +277,7 @@ class EarlyRounder {
     edit_.Remove(access.id);
   }
 
-  // Returns the rows of a piece: so many that few are needed, at a multiple of what kernels divide c into.
+  // Returns how many rows a piece has. Pieces are as few as fit, of about equal size, in multiples of kernels' tiles.
   int64_t RowsOfPiece(const MatMul& op, int64_t gradient_bytes) const {
     constexpr int64_t kMostPieces = 8, kTileRows = 256;  // Pieces of all gradients of a unit.
     const int64_t most = std::max(piece_bytes_, gradient_bytes / kMostPieces);
