@@ -63,8 +63,9 @@ void UpdateInBackward(StepProgram& program, Accumulation accumulation, int64_t r
 // computed from its row and column. Only where a library chooses another order of summation for another number of rows
 // (oneDNN, cuBLASLt) may the last bit of an fp32 gradient be another one.
 //
-// All other gradients stay in fp32 until the backward ends: those of norms and biases, and those that several ops add
-// up. So does everything where the iterations of a loop add to a gradient before it is rounded, as in LAYERED.
+// All other gradients stay in fp32 until the backward ends: those that no matmul computes, as of norms, biases and
+// embeddings, and those that several ops add up. So does everything where the iterations of a loop add to a gradient
+// before it is rounded, as in LAYERED.
 //
 // Keeps the order of all other instructions. REQUIRES: what writes a gradient stands before the op that rounds it.
 void RoundInBackward(StepProgram& program, int64_t piece_bytes);
