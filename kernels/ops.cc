@@ -74,7 +74,7 @@ void SetShard(Op& op, int64_t shard, int64_t rank) {
   std::visit(
       [&](auto& o) {
         if constexpr (requires { o.by_rank; }) {
-          o.shard_begin = (o.by_rank ? rank : shard) * o.shard_stride;
+          o.shard_begin = (o.by_rank ? rank : shard) * o.shard_stride + o.part_begin;
         } else if constexpr (requires { o.shard_stride; }) {
           o.shard_begin = shard * o.shard_stride;
         }

@@ -156,7 +156,10 @@ void Check(OpChecker& c, const Accumulate& op) {
   c.Require(op.stream >= kGradientStreams && op.stream < 2 * kGradientStreams, "stream is ", op.stream,
             "; wanted a GradientStream");
   CheckRandomBlocks(c, op.shard_begin);
-  CheckShard(c, op.shard_begin, op.shard_stride, N.size);
+  c.Require(op.part_begin >= 0 && op.part_begin % kRandomBlock == 0, "part_begin is ", op.part_begin,
+            "; wanted a multiple of ", kRandomBlock);
+  const int64_t end = op.part_begin + N.size;
+  CheckShard(c, op.shard_begin, op.shard_stride, std::max(end, op.shard_stride));
 }
 
 void Check(OpChecker& c, const SumRows& op) {

@@ -67,7 +67,8 @@ struct Add {
 //
 // A bf16 total is widened, added to in fp32, and rounded stochastically, by the bits of a RoundingStream
 // (kernels/counter_random.h) of `seed`, the update number update_count + 1, `micro_batch`, `group` and `stream`.
-// Element i is element `shard_begin + i` of the group; shard_begin is a multiple of kRandomBlock. Only such a total has
+// Element i is element `shard_begin + i` of the group; shard_begin is a multiple of kRandomBlock. An op on a part of
+// the shard has the element of the shard at which that part begins, also such a multiple. Only such a total has
 // update_count, micro_batch and the members after them.
 struct Accumulate {
   static constexpr absl::string_view kName = "Accumulate";
@@ -78,7 +79,8 @@ struct Accumulate {
   Tensor micro_batch_1;   // i64, optional; absent: 0
   int64_t shard_begin = 0;
   int64_t shard_stride = 0;  // As in Update.
-  bool by_rank = false;      // Whether each rank rounds with bits of its own: shard_begin is then rank x shard_stride.
+  int64_t part_begin = 0;    // Of the part, in the shard; SetShard adds it to shard_begin.
+  bool by_rank = false;      // Whether each rank rounds with bits of its own: SetShard then counts ranks, not shards.
   uint64_t seed = 0;
   int32_t group = 0;
   uint32_t stream = 0;  // RoundingStream::tensor

@@ -335,6 +335,14 @@ TEST(Validate, RefusesContradictionsOfSums) {
   sum.shard_begin = 0;
   sum.shard_stride = 8;
   ExpectRefused(sum, {"shard_stride is 8", "13"});
+  sum.shard_stride = 16;
+  EXPECT_TRUE(Validate(sum).ok()) << Validate(sum);
+  sum.part_begin = 8;
+  ExpectRefused(sum, {"shard_stride is 16", "21"});
+  sum.shard_stride = 24;
+  EXPECT_TRUE(Validate(sum).ok()) << Validate(sum);
+  sum.part_begin = 4;
+  ExpectRefused(sum, {"part_begin is 4", "multiple of 8"});
   sum.total_N.dtype = DType::kFloat32;
   ExpectRefused(sum, {"update_count is given for an f32 total"});
 }

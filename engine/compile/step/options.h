@@ -61,7 +61,8 @@ struct StepOptions {
   // stochastically. REQUIRES: CheckReduce accepts it.
   DType reduce = DType::kFloat32;
   // The gradients of a group that leave in bf16 go in parts of at least so many bytes, and at most eight: what a rank
-  // receives of a part is in memory beside what it sends.
+  // receives of a part is in memory beside what it sends. In fp32 they are computed in such pieces too
+  // (RoundInBackward, engine/compile/step/passes.h).
   int64_t sent_part_bytes = int64_t{16} << 20;
   // Multiplies the gradients of the loss by a scale. Goes with kAfterBackward and Clipping::kGlobal.
   std::optional<LossScaling> loss_scaling;

@@ -49,6 +49,27 @@ namespace shale {
 // - The reductions of a visit, with Phase::kReduce, are its last instructions.
 void UpdateInBackward(StepProgram& program, Accumulation accumulation, int64_t ranks);
 
+// Rounds gradients that leave a rank in bf16 as soon as they are complete, so that few bytes of them exist in fp32
+// ([Note: gradients that leave in bf16] in engine/compile/step/reduce.h). The plain program rounds the gradient of a
+// unit as a whole, after its backward. With this pass, a gradient that one matmul computes goes into a temporary
+// buffer, and from there into what is sent:
+//
+//   before   MatMul d_a                                  MatMul d_b                 Accumulate a and b
+//   after    MatMul rows of d_a, Accumulate them, ...    MatMul d_b, Accumulate b
+//
+// A temporary buffer has at most `piece_bytes`, or an eighth of the bytes of the unit's gradient if that is more. A
+// larger gradient is computed and rounded in pieces of some rows each, by one matmul after another. All elements get
+// the bits that they had: random bits depend on the place of an element in the gradient, and an element of a matmul is
+// computed from its row and column. Only where a library chooses another order of summation for another number of rows
+// (oneDNN, cuBLASLt) may the last bit of an fp32 gradient be another one.
+//
+// All other gradients stay in fp32 until the backward ends: those that no matmul computes, as of norms, biases and
+// embeddings, and those that several ops add up. So does everything where the iterations of a loop add to a gradient
+// before it is rounded, as in LAYERED.
+//
+// Keeps the order of all other instructions. REQUIRES: what writes a gradient stands before the op that rounds it.
+void RoundInBackward(StepProgram& program, int64_t piece_bytes);
+
 // Lets weights that multiply in fp8 travel in fp8, so that a rank receives one byte for each and quantizes only its
 // shard, once a step ([Note: fp8 matmuls] in engine/compile/graph/graph.h):
 //
@@ -225,6 +246,10 @@ inline std::vector<Pass> ListPasses(const StepOptions& options, const JobState& 
       // First, because UpdateOnHost and OffloadState look for updates where they run.
       {"UpdateInBackward", updates && options.update == UpdateTime::kInBackward,
        [&] { UpdateInBackward(program, options.accumulation, options.mesh.ranks()); }},
+      // After UpdateInBackward, which takes the reductions of a visit for its last instructions. Before
+      // OverlapCollectives, which holds what is sent.
+      {"RoundInBackward", updates && options.reduce != DType::kFloat32,
+       [&] { RoundInBackward(program, options.sent_part_bytes); }},
       // Before those that follow, which move and copy what it gathers.
       {"GatherFloat8", true, [&] { GatherFloat8(program, state); }},
       // Then, because it finds the visits by what stands side by side, before copies work ahead too.

@@ -28,10 +28,11 @@ namespace shale {
 //
 // [Note: gradients that leave in bf16] With StepOptions::reduce bf16, backward still computes in fp32. When the
 // gradient of a group is to be reduced along `shard`, the compute stream rounds it stochastically to bf16, so that its
-// fp32 buffer is free for the next unit. An AllToAll gives each rank the parts that it owns, and SumRows adds them in
-// fp32 in the order of ranks, into the fp32 shard of the group. NCCL has no such sum: its bf16 sums round at each of
-// their hops. What is received would take as many bytes as what is sent, so large groups go in several parts, through
-// one buffer. The random bits depend on the rank too: with equal bits the errors of the ranks would add up.
+// fp32 buffer is free for the next unit; RoundInBackward (engine/compile/step/passes.h) rounds most of it earlier,
+// piece by piece. An AllToAll gives each rank the parts that it owns, and SumRows adds them in fp32 in the order of
+// ranks, into the fp32 shard of the group. NCCL has no such sum: its bf16 sums round at each of their hops. What is
+// received would take as many bytes as what is sent, so large groups go in several parts, through one buffer. The
+// random bits depend on the rank too: with equal bits the errors of the ranks would add up.
 class Reducer {
  public:
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);

@@ -114,9 +114,11 @@ std::string Reason(const Explained& x, BufferCategory category) {
     case BufferCategory::kUnshardedGradients:
       return o.placement().reduces_full_gradients()
                  ? absl::StrCat("fp32, ", all, ", until they are reduced once a step")
-             : o.reduce == DType::kBFloat16
+             : o.reduce != DType::kBFloat16 ? "fp32, of the unit in backward and the one being reduced"
+             : o.accumulation == Accumulation::kLayered && o.micro_batches > 1
                  ? "fp32, of the unit in backward, and bf16, of the one being reduced, with a part of what others send"
-                 : "fp32, of the unit in backward and the one being reduced";
+                 : "bf16, of the unit in backward and the one being reduced, with a part of what others send; fp32, of "
+                   "what is not complete";
     case BufferCategory::kGatheredParameters:
       return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                      : "all units, kept from forward to backward";

@@ -349,6 +349,8 @@ TEST_F(PassTest, OptionsSayWhichPassesApply) {
   EXPECT_THAT(passes(all, training),
               ElementsAre("UpdateInBackward", "GatherFloat8", "OverlapCollectives", "UpdateOnHost", "OffloadState",
                           "QuantizeOnce", "PackOnce", "AddScratch", "OffloadActivations", "WorkInPlace"));
+  EXPECT_THAT(passes({.prepares_weights_once = false, .reduce = DType::kBFloat16}, training),
+              ElementsAre("RoundInBackward", "GatherFloat8", "OverlapCollectives", "AddScratch", "WorkInPlace"));
   // Programs that update nothing have weights to copy, and no updates to move.
   EXPECT_THAT(passes(all, evaluation), ElementsAre("GatherFloat8", "OverlapCollectives", "OffloadState", "AddScratch",
                                                    "OffloadActivations", "WorkInPlace"));
