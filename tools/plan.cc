@@ -34,7 +34,6 @@
 #include "engine/plan/time/prediction.h"
 #include "engine/plan/time/profile.h"
 #include "engine/run/runtime/backend.h"
-#include "engine/run/runtime/trace.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 #include "kernels/hardware_threads.h"
@@ -42,6 +41,7 @@
 #include "tools/command_line.h"
 #include "tools/output_file.h"
 #include "tools/plan_flags.h"
+#include "tools/read_trace.h"
 
 namespace shale {
 namespace {
@@ -202,7 +202,7 @@ absl::Status PrintPlan(const PlanFlags& flags, const ResolvedJob& resolved, cons
 }
 
 // Reads the step that --trace names. Returns none without --trace.
-absl::StatusOr<std::optional<MeasuredStep>> TracedStep(const PlanFlags& flags, const StepProgram& program) {
+absl::StatusOr<std::optional<MeasuredStep>> TracedStep(const PlanFlags& flags, const JobPlan& plan) {
   constexpr int64_t kMostBytes = int64_t{4} << 30;
   if (flags.trace.empty()) return std::nullopt;
   if (flags.profile == nullptr) {
@@ -210,7 +210,7 @@ absl::StatusOr<std::optional<MeasuredStep>> TracedStep(const PlanFlags& flags, c
         "--trace is shown beside predicted seconds; measure this machine once (calibrate), or name one with --machine");
   }
   SHALE_ASSIGN_OR_RETURN(const std::string json, ReadFile(flags.trace, kMostBytes));
-  absl::StatusOr<MeasuredStep> step = ReadTrace(json, program);
+  absl::StatusOr<MeasuredStep> step = ReadTrace(json, plan.train.step.program, plan.options.mesh.ranks());
   if (!step.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--trace: ", flags.trace, " has ", step.status().message()));
   }
@@ -332,7 +332,7 @@ int RunPlan(const PlanFlags& flags, Job job, const DataFacts& data, const Machin
   if (!resolved.ok()) return Refuse(flags, resolved.status());
   resolved->plan.searched = flags.searched;
   Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
-  const absl::StatusOr<std::optional<MeasuredStep>> measured = TracedStep(flags, admission.resolved->plan.train.step.program);
+  const absl::StatusOr<std::optional<MeasuredStep>> measured = TracedStep(flags, admission.resolved->plan);
   if (!measured.ok()) return Fail(measured.status(), kExitUsage);
   const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
   for (const std::string& line : JobRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");

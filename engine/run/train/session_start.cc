@@ -143,7 +143,7 @@ absl::Status Session::CheckSame() const {
   const std::string addresses = absl::StrJoin(plan_.train.memory.addresses, " ");
   SHALE_RETURN_IF_ERROR(CheckSameEverywhere(
       control_, ControlChannel::kSteps, "the program of a step and its memory plan (their CRCs)",
-      absl::StrCat(ProgramDigest(plan_.train.step.program), " ", Crc32c(addresses))));
+      absl::StrCat(ProgramDigest(plan_.train.step.program, job_.sharding.ranks), " ", Crc32c(addresses))));
   SHALE_RETURN_IF_ERROR(CheckSameEverywhere(control_, ControlChannel::kSteps, "the trace", trace_.Describe()));
   const SavedData& data = data_->saved();
   SHALE_RETURN_IF_ERROR(CheckSameData(data.tokenizer, data.samples_per_epoch));
@@ -170,6 +170,7 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
       evaluations_(data_->DescribeEvaluations(job_.telemetry.evaluation_sequences), job_.checkpoint.patience),
       monitor_(job_.sharding.ranks, plan_.train.graph.vocabulary, options.peak_flops, *options.control),
       trace_(options, *options.control) {
+  trace_.trace_->SetRanks(job_.sharding.ranks);
   if (options.machine == nullptr) return;
   contract_.emplace(job_, plan_, *options.machine, HostsOf(options, job_));
   devices_.step_time = contract_->Describe();
