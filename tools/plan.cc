@@ -29,11 +29,11 @@
 #include "engine/plan/report/explain.h"
 #include "engine/plan/report/plan_html.h"
 #include "engine/plan/report/step_report.h"
+#include "engine/plan/search/decided_fields.h"
 #include "engine/plan/search/search.h"
 #include "engine/plan/time/prediction.h"
 #include "engine/plan/time/profile.h"
 #include "engine/run/runtime/backend.h"
-#include "engine/run/runtime/trace.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 #include "kernels/hardware_threads.h"
@@ -41,6 +41,7 @@
 #include "tools/command_line.h"
 #include "tools/output_file.h"
 #include "tools/plan_flags.h"
+#include "tools/read_trace.h"
 
 namespace shale {
 namespace {
@@ -201,7 +202,7 @@ absl::Status PrintPlan(const PlanFlags& flags, const ResolvedJob& resolved, cons
 }
 
 // Reads the step that --trace names. Returns none without --trace.
-absl::StatusOr<std::optional<MeasuredStep>> TracedStep(const PlanFlags& flags, const StepProgram& program) {
+absl::StatusOr<std::optional<MeasuredStep>> TracedStep(const PlanFlags& flags, const JobPlan& plan) {
   constexpr int64_t kMostBytes = int64_t{4} << 30;
   if (flags.trace.empty()) return std::nullopt;
   if (flags.profile == nullptr) {
@@ -209,7 +210,7 @@ absl::StatusOr<std::optional<MeasuredStep>> TracedStep(const PlanFlags& flags, c
         "--trace is shown beside predicted seconds; measure this machine once (calibrate), or name one with --machine");
   }
   SHALE_ASSIGN_OR_RETURN(const std::string json, ReadFile(flags.trace, kMostBytes));
-  absl::StatusOr<MeasuredStep> step = ReadTrace(json, program);
+  absl::StatusOr<MeasuredStep> step = ReadTrace(json, plan.train.step.program, plan.options.mesh.ranks());
   if (!step.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--trace: ", flags.trace, " has ", step.status().message()));
   }
@@ -236,7 +237,7 @@ absl::Status WriteFiles(const PlanFlags& flags, const ResolvedJob& resolved, con
   if (!flags.searched_job.empty() && seconds.search != nullptr) {
     std::vector<std::string> overrides = flags.Overrides();
     for (const Override& setting : seconds.search->best.overrides) overrides.push_back(setting.text());
-    overrides.emplace_back("runtime.search=[]");  // A run does not search again.
+    overrides.emplace_back(kNothingSearched);  // A run does not search again.
     // From the file, so that nothing that the data decides is in it.
     SHALE_ASSIGN_OR_RETURN(const Job found, LoadJob(flags.job, overrides));
     write(flags.searched_job, [&] { return SearchedJobText(*seconds.search, found); });
@@ -305,13 +306,10 @@ absl::StatusOr<Job> LoadJobForMachine(const PlanFlags& flags, std::vector<JobErr
 
 // Decides the fields that the job leaves to a search (runtime.search), as a run does, if the speed of the machine is
 // known, and sets them in the job and in `flags`. If nothing fits, leaves them as they are and says so in `remark`.
-absl::Status DecideSearched(const DataFacts& data, const Machine& machine, WorkLimits limits, PlanFlags& flags,
+absl::Status DecideAsInARun(const DataFacts& data, const Machine& machine, const WorkLimits& limits, PlanFlags& flags,
                             Job& job, std::string& remark) {
   if (job.runtime.search.empty()) return absl::OkStatus();
-  limits.deadline = std::min(limits.deadline, WorkLimits::Clock::now() + kSearchTime);
-  Job with_facts = job;
-  ApplyDataFacts(data, with_facts);
-  absl::StatusOr<DecidedFields> decided = DecideFields(with_facts, machine, JobWithOf(flags, data), limits);
+  absl::StatusOr<DecidedFields> decided = DecideFields(job, data, machine, JobWithOf(flags, data), limits);
   if (absl::IsResourceExhausted(decided.status())) {
     absl::StrAppend(&remark, Paragraph(absl::StrCat(decided.status().message(), ".")));
     return absl::OkStatus();
@@ -334,8 +332,7 @@ int RunPlan(const PlanFlags& flags, Job job, const DataFacts& data, const Machin
   if (!resolved.ok()) return Refuse(flags, resolved.status());
   resolved->plan.searched = flags.searched;
   Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
-  const absl::StatusOr<std::optional<MeasuredStep>> measured =
-      TracedStep(flags, admission.resolved->plan.train.step.program);
+  const absl::StatusOr<std::optional<MeasuredStep>> measured = TracedStep(flags, admission.resolved->plan);
   if (!measured.ok()) return Fail(measured.status(), kExitUsage);
   const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
   for (const std::string& line : JobRemarks(admission.resolved->job)) absl::StrAppend(&remark, line, ".\n");
@@ -391,7 +388,7 @@ int Run(PlanFlags flags) {
   TakeOwnProfile(*job, backend, flags, profile_remark);
   machine->profile = flags.profile;
   machine->hosts = flags.hosts;
-  const absl::Status decided = DecideSearched(*data, *machine, limits, flags, *job, profile_remark);
+  const absl::Status decided = DecideAsInARun(*data, *machine, limits, flags, *job, profile_remark);
   if (absl::IsDeadlineExceeded(decided)) return Fail(decided, kExitFailed);
   if (!decided.ok()) return Refuse(flags, decided);
   if (flags.fit.empty()) return RunPlan(flags, *std::move(job), *data, *machine, profile_remark, limits);

@@ -3,7 +3,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/api/job.h"
 #include "engine/plan/planner/fit.h"
-#include "engine/plan/search/search.h"
+#include "engine/plan/planner/options.h"
 #include "engine/plan/time/profile.h"
 
 namespace shale {

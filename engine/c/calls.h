@@ -1,6 +1,6 @@
 // What every function of the C interface does: it takes structs of any version, returns text into the caller's buffer,
 // and turns statuses and exceptions into codes. Also what several of them take: a checkpoint, how tokens are drawn,
-// requests to end calls that take long.
+// data, requests to end calls that take long.
 #pragma once
 
 #include <algorithm>
@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "engine/api/checkpoint.h"
+#include "engine/api/data_source.h"
 #include "engine/api/sampler.h"
 #include "engine/c/shale.h"
 
@@ -105,6 +106,10 @@ absl::Status UseCheckpoint(const char* folder, absl::FunctionRef<absl::Status(co
 
 // Returns the options; the defaults for null. Returns InvalidArgument for a struct or values that are wrong.
 absl::StatusOr<SamplingOptions> TakeSampling(const shale_sampling* sampling);
+
+// Returns the program's data as a source, or InvalidArgument for a description that is wrong. `name` is that of the
+// argument.
+absl::StatusOr<std::unique_ptr<DataSource>> MakeDataSource(const shale_data* data, absl::string_view name);
 
 // Returns what shale_stop_request sets, which lives as long as the result; null for 0, the stop of nobody.
 absl::StatusOr<std::shared_ptr<const std::atomic<bool>>> TakeStop(shale_stop stop);

@@ -1,5 +1,4 @@
-// The handles of trainers, and what a program gives them to call: its data, as a DataSource, and a function that takes
-// a run's events.
+// The handles of trainers, and what takes a run's events: a function of the program, and what the job names.
 #pragma once
 
 #include <memory>
@@ -8,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "engine/api/data_source.h"
 #include "engine/api/events.h"
 #include "engine/api/trainer.h"
@@ -21,9 +19,6 @@
 #include "kernels/check.h"
 
 namespace shale::c {
-
-// Returns the source, or InvalidArgument for a description that is wrong. `name` is that of the argument.
-absl::StatusOr<std::unique_ptr<DataSource>> MakeDataSource(const shale_data* data, absl::string_view name);
 
 class Events : public EventSink {
  public:

@@ -404,7 +404,7 @@ TEST(OptimizerGroupLaws, AGroupKeepsTheStatesOfItsRuleAndNoOthers) {
     int64_t kept = 0;
     for (const Tensor& t : g.states) kept += t.present();
     EXPECT_EQ(kept, std::ssize(optimizer.states()));
-    bytes += StateBytes(optimizer.rule, g.layout().shard_elements());
+    bytes += StateBytes(optimizer, g.layout().shard_elements());
   }
   EXPECT_EQ(seen, (std::set<int>{-1, 0, 1, 2}));
   EXPECT_EQ(result.plan.bytes_at_peak[static_cast<int>(BufferCategory::kOptimizerState)], bytes);

@@ -130,7 +130,9 @@ class PlanTest(unittest.TestCase):
         # A job that leaves these fields to a search is planned as its run decides them.
         names = ",".join(f'"{field}"' for field in fields.split("=")[1].split(","))
         searched = [job, "--machine=h100x8", f"--set=runtime.search=[{names}]"]
-        self.assertEqual(json.loads(self.call(*searched, "--json").stdout)["memory"], again["memory"])
+        as_run = json.loads(self.call(*searched, "--json").stdout)
+        self.assertEqual(as_run["memory"], again["memory"])
+        self.assertRegex(as_run["options"]["searched"], r"(?m)^ *batch\.micro_batch +batch\.micro_batch=\d+;")
         self.assertRegex(self.call(*searched).stdout, r"Decided by a search \(runtime\.search\)\n(?s:.*)"
                                                       r"\n *batch\.micro_batch +batch\.micro_batch=\d+;")
         self.assertIn("runtime.search leaves fields to a search", self.call(job, searched[2]).stdout)

@@ -27,7 +27,7 @@ def tune(preset, sequences, seconds, label="", settings=()):
 def before_and_after(kit, preset, only, seconds, label):
     """Returns an item that times these ops with the kernels of an earlier commit, if the kit has them, and one that
     does so with those of the kit. They run one after the other, on one GPU in one state."""
-    return [ops(preset, "bf16", only, seconds, label + OF_BEFORE, program=BENCH_BEFORE, skip=kit.lacks(BENCH_BEFORE)),
+    return [ops(preset, "bf16", only, seconds, label + OF_BEFORE, before=kit),
             ops(preset, "bf16", only, seconds, f"{label}/after")]
 
 
@@ -38,8 +38,11 @@ def attention(preset, seconds):
             ops(preset, "bf16", "^attention", seconds, "attention/own", ["--own_attention"])]
 
 
-def ops(preset, dtype, only, seconds, label="", more=(), program="bench", skip=""):
-    """Returns an item that times the ops that match `only` in the shapes of the preset."""
+def ops(preset, dtype, only, seconds, label="", more=(), before=None):
+    """Returns an item that times the ops that match `only` in the shapes of the preset. With `before`, a kit, it does
+    so by the program of an earlier commit, and is skipped if the kit has none."""
+    program = BENCH_BEFORE if before else "bench"
+
     def work(kit, item, limit):
         with open(kit.job(preset), encoding="utf-8") as file:
             sizes = sizes_of(textproto.parse(file.read()))
@@ -47,8 +50,8 @@ def ops(preset, dtype, only, seconds, label="", more=(), program="bench", skip="
                                          *([f"--only={only}"] if only else []),
                                          *([f"--tuning_table={training.table(kit)}"] if training.table(kit) else [])],
                       program=program)
-    return Item(f"ops/{preset}" + (f"/{label}" if label else ""), outcome.needs(program, work), seconds, skip=skip,
-                sampled=True)
+    return Item(f"ops/{preset}" + (f"/{label}" if label else ""), outcome.needs(program, work), seconds,
+                skip=before.lacks(program) if before else "", sampled=True)
 
 
 def comm(name, device, ranks, seconds, more=(), skip=""):

@@ -5,7 +5,7 @@ import os
 
 from gpu import benches, expected, nccl, plans, runs, suites, turns
 from gpu.gpus import first_of_kinds
-from gpu.kit import OF_BEFORE, TRAIN_BEFORE
+from gpu.kit import OF_BEFORE
 from gpu.peers import torch, torch_search
 from gpu.suites import sanitized, tests
 from gpu.training import traced, train
@@ -90,16 +90,16 @@ def _pairs(kit):
     with what was there: steps, what each op takes of them, and kernels alone, by the programs of an earlier commit, if
     the kit has them; and attention by the engine's own kernels with cuDNN's. All fit 80 GB. Heads have 64 elements in
     0.5B, and 128 in larger models."""
-    before, packed = kit.lacks(TRAIN_BEFORE), {**SHORT, **PACKED}
+    packed = {**SHORT, **PACKED}
     return [
         turns.before_and_now(kit, SMALL, "steps", SHORT, turns=2),
-        traced(SMALL, OF_BEFORE[1:], SHORT, TRAIN_BEFORE, before),
+        traced(SMALL, OF_BEFORE[1:], SHORT, before=kit),
         traced(SMALL, settings=SHORT),
         *benches.before_and_after(kit, SMALL, benches.CHANGED, 14, "kernels"),
         *_attention(kit, SMALL_LONG, FEW, 9),
         *_attention(kit, MIDDLE_LONG, FEW, 9),
         turns.before_and_now(kit, SMALL, "pack", packed),
-        traced(SMALL, "pack" + OF_BEFORE, packed, TRAIN_BEFORE, before),
+        traced(SMALL, "pack" + OF_BEFORE, packed, before=kit),
         traced(SMALL, "pack", packed),
     ]
 

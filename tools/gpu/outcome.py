@@ -52,4 +52,7 @@ def read_json_lines(path):
 
 def needs(program, work):
     """Wraps `work` to be skipped if the kit does not have the program."""
-    return lambda kit, item, seconds: skipped(kit.lacks(program)) if kit.lacks(program) else work(kit, item, seconds)
+    def unless_lacking(kit, item, seconds):
+        lacks = kit.lacks(program)
+        return skipped(lacks) if lacks else work(kit, item, seconds)
+    return unless_lacking

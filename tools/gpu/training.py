@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bench.train import textproto, workloads
 from gpu import child, outcome, plans, store, traces
-from gpu.kit import Item
+from gpu.kit import TRAIN_BEFORE, Item
 
 # Steps that count, and those before them.
 STEPS, WARMUP = 5, 2
@@ -30,10 +30,13 @@ def train(preset, label="", settings=(), tuned=False, steps=(WARMUP, STEPS), var
                 skip=skip, sampled=True, job=(preset, dict(settings), sum(steps)))
 
 
-def traced(preset, label="", settings=(), program="train", skip=""):
-    """Returns an item that traces steps of `program`, and sums their time by op and shape."""
+def traced(preset, label="", settings=(), before=None):
+    """Returns an item that traces steps, and sums their time by op and shape. With `before`, a kit, they are those of
+    the program of an earlier commit, and the item is skipped if the kit has none."""
+    program = TRAIN_BEFORE if before else "train"
     name = f"trace/{preset}" + (f"/{label}" if label else "")
-    return Item(name, outcome.needs(program, _traced(preset, dict(settings), program)), 0, skip=skip, sampled=True,
+    return Item(name, outcome.needs(program, _traced(preset, dict(settings), program)), 0,
+                skip=before.lacks(program) if before else "", sampled=True,
                 job=(preset, dict(settings), WARMUP + TRACED_STEPS))
 
 

@@ -22,7 +22,7 @@ def in_turns(kit, preset, label, sides, settings=(), turns=1, steps=(1, 3)):
     """Returns an item that trains the preset as each side, `turns` times in turns, each time in a process of its own.
     A second turn begins with the second side, so that a GPU that grows hotter slows both alike. `steps` has
     the number of those that warm up, and of those that count, of each process."""
-    skip = next((kit.lacks(side.program) for side in sides if kit.lacks(side.program)), "")
+    skip = next(filter(None, (kit.lacks(side.program) for side in sides)), "")
     return Item(f"turns/{preset}/{label}", _work(preset, sides, dict(settings), turns, steps), 0, skip=skip,
                 sampled=True, job=(preset, dict(settings), sum(steps)), runs=turns * len(sides))
 

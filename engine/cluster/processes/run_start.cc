@@ -19,7 +19,7 @@
 #include "engine/files/checkpoint/manifest.h"
 #include "engine/files/checkpoint/store.h"
 #include "engine/files/io/file.h"
-#include "engine/plan/search/search.h"
+#include "engine/plan/search/decided_fields.h"
 #include "engine/run/state/rank_state.h"
 #include "engine/run/train/reports.h"
 #include "engine/strings/printing.h"

@@ -18,6 +18,17 @@ UpdateRule LastRuleOf(const Hyperparameters& h) {
 }
 
 template <class Declaration>
+double UsualRate(RateAdjustment) {
+  return Declaration::kDefaults.learning_rate;
+}
+
+template <>
+double UsualRate<MuonRule>(RateAdjustment adjustment) {
+  constexpr double kUsualForOrthogonal = 0.02;  // Jordan et al., 2024.
+  return adjustment == RateAdjustment::kMatchRmsAdamW ? AdamWRule::kDefaults.learning_rate : kUsualForOrthogonal;
+}
+
+template <class Declaration>
 OptimizerEntry EntryFor(OptimizerKind kind, UpdateRule (*rule)(const Hyperparameters&), bool composed) {
   return {.kind = kind,
           .name = Declaration::kJobName,
@@ -26,6 +37,7 @@ OptimizerEntry EntryFor(OptimizerKind kind, UpdateRule (*rule)(const Hyperparame
           .fields = Declaration::kFields,
           .corrects_bias = Declaration::kCorrectsBias,
           .rule = rule,
+          .usual_rate = UsualRate<Declaration>,
           .composed = composed};
 }
 
@@ -81,9 +93,11 @@ Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparamete
   return optimizer;
 }
 
-int64_t StateBytes(const UpdateRule& rule, int64_t elements) {
+int64_t StateBytes(const Optimizer& optimizer, int64_t elements) {
   int64_t bytes = 0;
-  for (const UpdateState& state : StatesOf(rule)) bytes += CeilDivide(elements, state.block) * SizeOf(state.dtype);
+  for (const UpdateState& state : optimizer.states()) {
+    if (state.extent == StateExtent::kElements) bytes += CeilDivide(elements, state.block) * SizeOf(state.dtype);
+  }
   return bytes;
 }
 

@@ -30,6 +30,8 @@ struct OptimizerEntry {
   bool corrects_bias = false;
   // Returns the update rule with these hyper-parameters; of a composed optimizer the last one.
   UpdateRule (*rule)(const Hyperparameters& hyperparameters) = nullptr;
+  // Returns the learning rate that is usual for it, if it adjusts the rate of a matrix like this.
+  double (*usual_rate)(RateAdjustment adjustment) = nullptr;
   bool composed = false;  // Whether it does more than apply a rule, after backward and on the device.
 
   // Returns whether `field` is one of `fields`.
@@ -66,7 +68,8 @@ struct Optimizer {
 };
 Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparameters);
 
-// Returns how many bytes of state a rule keeps for `elements` elements of a flat group.
-int64_t StateBytes(const UpdateRule& rule, int64_t elements);
+// Returns how many bytes an optimizer keeps for `elements` elements of a flat group, in its states that have an element
+// for each of them.
+int64_t StateBytes(const Optimizer& optimizer, int64_t elements);
 
 }  // namespace shale

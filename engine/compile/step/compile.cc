@@ -13,12 +13,24 @@
 #include "engine/compile/step/unit_emitter.h"
 #include "engine/compile/step/update.h"
 #include "engine/compile/step/visits.h"
+#include "engine/compile/step/writer.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {
 namespace {
+
+// Runs the passes that apply. Returns the errors of passes, and that of `limits`, which it looks at before each pass,
+// if the work must end. `program` is then incomplete.
+absl::Status RunPasses(const StepOptions& options, const JobState& state, const Ops& ops, const WorkLimits& limits,
+                       StepProgram& program) {
+  for (const Pass& pass : ListPasses(options, state, ops, limits, program)) {
+    SHALE_RETURN_IF_ERROR(limits.Check());
+    if (pass.applies) SHALE_RETURN_IF_ERROR(pass.run());
+  }
+  return limits.Check();
+}
 
 // Emits the plain program of a step, which the passes then change (engine/compile/step/passes.h): for each micro-batch
 // and each visit of a unit, gather its parameters, compute, and reduce its gradients; at the end, update every group.
@@ -271,6 +283,38 @@ absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOpti
                                   [](const Parameter& p) { return !p.frozen && p.dtype != DType::kFloat32; });
   SHALE_RETURN_IF_ERROR(CheckStepOptions(options, narrow, /*has_host_ops=*/ops.host() != nullptr));
   return StepCompiler(model, options, ops, limits).Compile();
+}
+
+absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
+  SHALE_CHECK(options.snapshot);
+  ProgramWriter writer;
+  CompiledStep compiled;
+  SHALE_ASSIGN_OR_RETURN(compiled.state, DeclareState(model, options, writer));
+  const auto copy = [&](const Tensor& from, const Tensor& to) {
+    if (!from.present()) return;
+    const EmitContext context{.stream = StreamId::kCopy, .phase = Phase::kEnd};
+    if (writer.IsOnHost(from) && options.updates_on_host()) {
+      writer.Emit({.stream = StreamId::kHost, .phase = Phase::kEnd}, Op(Copy{from, to}));
+    } else if (writer.IsOnHost(from)) {
+      // Only transfers reach host memory, so the copy goes through the arena, one tensor at a time.
+      const Buffer buffer = writer.program().buffers[from.where.symbol];
+      const Tensor device = writer.AddTensor(absl::StrCat(buffer.name, ".fetched"), buffer.category, from);
+      writer.Emit(context, Transfer{.device = device, .host = from, .to_host = false});
+      writer.Emit(context, Transfer{.device = device, .host = to, .to_host = true});
+    } else {
+      writer.Emit(context, Op(Copy{from, to}));
+    }
+  };
+  for (const GroupState& g : compiled.state.groups) {
+    if (g.frozen) continue;
+    for (size_t i = 0; i < g.saved.states.size(); ++i) copy(g.saved.states[i], g.snapshot.states[i]);
+    copy(g.saved.value, g.snapshot.value);
+    copy(g.saved.high, g.snapshot.high);
+    copy(g.saved.low, g.snapshot.low);
+  }
+  compiled.program = writer.Finish();
+  SHALE_RETURN_IF_ERROR(AddScratch(compiled.program, ops));
+  return compiled;
 }
 
 }  // namespace shale

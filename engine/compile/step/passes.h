@@ -273,9 +273,4 @@ inline std::vector<Pass> ListPasses(const StepOptions& options, const JobState& 
   };
 }
 
-// Runs the passes of the list that apply. Returns Unimplemented if the device has no kernel for an op (AddScratch), and
-// the error of `limits`, which it looks at before each pass, if the work must end. `program` is then incomplete.
-absl::Status RunPasses(const StepOptions& options, const JobState& state, const Ops& ops, const WorkLimits& limits,
-                       StepProgram& program);
-
 }  // namespace shale

@@ -317,6 +317,13 @@ void FetchForUpdates(StepProgram& program, ProgramEdit& edit) {
 
 }  // namespace
 
+bool HasUpdates(const StepProgram& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    return op != nullptr && op->Is<Update>();
+  });
+}
+
 void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights) {
   HostUpdates(program, host_weights).Run();
 }

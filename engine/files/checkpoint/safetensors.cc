@@ -132,6 +132,7 @@ SafetensorsDType SafetensorsDTypeOf(DType dtype) {
     case DType::kFloat8E4M3: return kF8_E4M3;
     case DType::kFloat8E5M2: return kF8_E5M2;
   }
+  SHALE_CHECK(false) << "no such dtype";
   return kF32;
 }
 

@@ -244,6 +244,8 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+// Gives a config the defaults of its rule (config.kind).
+void SetDefaultsOfRule(OptimizerConfig& config);
 // Return the optimizer of a job with its hyper-parameters, and those of its groups.
 Optimizer MakeOptimizer(const OptimizerConfig& config);
 std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config);

@@ -49,9 +49,18 @@ void Remark(const std::string& folder, absl::string_view file, const absl::Statu
 
 }  // namespace
 
-std::vector<std::string> JobRemarks(const Job& job) {
+std::vector<std::string> SettingRemarks(const Job& job) {
   std::vector<std::string> remarks = LearningRateRemarks(job.optimizer);
-  if (!job.runtime.search.empty()) remarks.emplace_back(kNotSearched);
+  if (!job.runtime.search.empty()) {
+    remarks.emplace_back(
+        "runtime.search leaves fields to a search, which train makes on a machine that was measured; this is the job "
+        "as it is written");
+  }
+  return remarks;
+}
+
+std::vector<std::string> JobRemarks(const Job& job) {
+  std::vector<std::string> remarks = SettingRemarks(job);
   if (!job.hf_folder.empty()) Remark(job.hf_folder, "config.json", HfDropout(job.hf_folder), remarks);
   if (!job.adapter_folder.empty()) {
     Remark(job.adapter_folder, "adapter_config.json", HfAdapterDropout(job.adapter_folder), remarks);

@@ -61,15 +61,13 @@ inline bool HasBase(const Job& job) {
 // Returns how many threads of this machine fill in the weights of one rank.
 inline int FillThreads(const Job& job) { return ThreadsPerRank(job.runtime, job.sharding.ranks, HardwareThreads()); }
 
-// What is to be said of a job that was planned as it is written, although it leaves fields to a search.
-inline constexpr char kNotSearched[] =
-    "runtime.search leaves fields to a search, which train makes on a machine that was measured; this is the job as it "
-    "is written";
+// Returns what people should know of the settings of a job, a sentence for each: LearningRateRemarks, and that it is
+// planned as it is written if it leaves fields to a search.
+std::vector<std::string> SettingRemarks(const Job& job);
 
-// Returns what people should know before a run begins, a sentence for each: where training in transformers or PEFT
-// would differ from that of the engine, which is the dropout that model.hf_folder and model.adapter.folder ask for,
-// LearningRateRemarks, and kNotSearched. Says nothing about files that cannot be read; what reads their weights reports
-// them.
+// Returns what people should know before a run begins, a sentence for each: SettingRemarks, and where training in
+// transformers or PEFT would differ from that of the engine, which is the dropout that model.hf_folder and
+// model.adapter.folder ask for. Says nothing about files that cannot be read; what reads their weights reports them.
 std::vector<std::string> JobRemarks(const Job& job);
 
 }  // namespace shale

@@ -22,16 +22,7 @@ void SetDefaultsOfOptimizer(const proto::OptimizerSpec& spec, Job& job) {
   if (spec.rule() != proto::OptimizerSpec::RULE_UNSPECIFIED) {
     config.kind = static_cast<OptimizerKind>(spec.rule() - kNumberOfFirst<OptimizerKind>);
   }
-  const Hyperparameters& defaults = EntryOf(config.kind).defaults;
-  config.learning_rate = defaults.learning_rate;
-  config.beta1 = defaults.beta1;
-  config.beta2 = defaults.beta2;
-  config.epsilon = defaults.epsilon;
-  config.momentum = defaults.momentum;
-  config.nesterov = defaults.nesterov;
-  config.weight_decay = defaults.weight_decay;
-  config.newton_schulz_steps = defaults.newton_schulz_steps;
-  config.rate_adjustment = defaults.rate_adjustment;
+  SetDefaultsOfRule(config);
   if (spec.state() == proto::OptimizerSpec::LEAN) job.precision.master = MasterWeights::kNone;
 }
 

@@ -11,21 +11,34 @@ namespace shale {
 
 namespace {
 
+// Copies the hyper-parameters that have other defaults with other rules.
+template <class From, class To>
+void TakeThoseOfRule(const From& from, To& to) {
+  to.beta1 = from.beta1;
+  to.beta2 = from.beta2;
+  to.epsilon = from.epsilon;
+  to.momentum = from.momentum;
+  to.nesterov = from.nesterov;
+  to.weight_decay = from.weight_decay;
+  to.newton_schulz_steps = from.newton_schulz_steps;
+  to.rate_adjustment = from.rate_adjustment;
+}
+
 Hyperparameters HyperparametersOf(const OptimizerConfig& config) {
-  return {.beta1 = config.beta1,
-          .beta2 = config.beta2,
-          .epsilon = config.epsilon,
-          .momentum = config.momentum,
-          .nesterov = config.nesterov,
-          .weight_decay = config.weight_decay,
-          .moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32,
-          .relative_step = config.relative_step,
-          .scale_parameter = config.scale_parameter,
-          .newton_schulz_steps = config.newton_schulz_steps,
-          .rate_adjustment = config.rate_adjustment};
+  Hyperparameters own = {.moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32,
+                         .relative_step = config.relative_step,
+                         .scale_parameter = config.scale_parameter};
+  TakeThoseOfRule(config, own);
+  return own;
 }
 
 }  // namespace
+
+void SetDefaultsOfRule(OptimizerConfig& config) {
+  const Hyperparameters& defaults = EntryOf(config.kind).defaults;
+  config.learning_rate = defaults.learning_rate;
+  TakeThoseOfRule(defaults, config);
+}
 
 Optimizer MakeOptimizer(const OptimizerConfig& config) { return MakeOptimizer(config.kind, HyperparametersOf(config)); }
 
@@ -34,17 +47,7 @@ std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config) {
   for (const OptimizerGroupConfig& group : config.groups) {
     const OptimizerKind kind = group.kind.value_or(config.kind);
     Hyperparameters own = HyperparametersOf(config);
-    if (kind != config.kind) {
-      const Hyperparameters& defaults = EntryOf(kind).defaults;
-      own.beta1 = defaults.beta1;
-      own.beta2 = defaults.beta2;
-      own.epsilon = defaults.epsilon;
-      own.momentum = defaults.momentum;
-      own.nesterov = defaults.nesterov;
-      own.weight_decay = defaults.weight_decay;
-      own.newton_schulz_steps = defaults.newton_schulz_steps;
-      own.rate_adjustment = defaults.rate_adjustment;
-    }
+    if (kind != config.kind) TakeThoseOfRule(EntryOf(kind).defaults, own);
     own.beta1 = group.beta1.value_or(own.beta1);
     own.beta2 = group.beta2.value_or(own.beta2);
     own.epsilon = group.epsilon.value_or(own.epsilon);
@@ -101,17 +104,6 @@ void SetLeanMoments(OptimizerConfig& config) {
   if (ReadsMoments(config)) config.moments = Moments::kBFloat16;
 }
 
-namespace {
-
-// Returns the learning rate that is usual for a rule. Muon's depends on how it adjusts the rate of a matrix.
-double UsualRate(const OptimizerEntry& entry, RateAdjustment adjustment) {
-  constexpr double kUsualForOrthogonal = 0.02;  // Jordan et al., 2024.
-  if (entry.kind != OptimizerKind::kMuon) return entry.defaults.learning_rate;
-  return adjustment == RateAdjustment::kMatchRmsAdamW ? AdamWRule::kDefaults.learning_rate : kUsualForOrthogonal;
-}
-
-}  // namespace
-
 std::vector<std::string> LearningRateRemarks(const OptimizerConfig& config) {
   constexpr double kFar = 2;
   const OptimizerEntry& of_job = EntryOf(config.kind);
@@ -123,8 +115,8 @@ std::vector<std::string> LearningRateRemarks(const OptimizerConfig& config) {
     const bool comparable = own.kind != of_job.kind && !own.Reads("relative_step") && !of_job.Reads("relative_step");
     if (!comparable || group.learning_rate_factor != 1 || config.learning_rate <= 0) continue;
     const RateAdjustment adjustment = group.kind.has_value() ? own.defaults.rate_adjustment : config.rate_adjustment;
-    const double usual = UsualRate(own, group.rate_adjustment.value_or(adjustment)),
-                 usual_of_job = UsualRate(of_job, config.rate_adjustment);
+    const double usual = own.usual_rate(group.rate_adjustment.value_or(adjustment)),
+                 usual_of_job = of_job.usual_rate(config.rate_adjustment);
     if (std::max(config.learning_rate / usual, usual / config.learning_rate) < kFar) continue;
     remarks.push_back(absl::StrCat("optimizer.groups[", i, "] (", absl::StrJoin(group.parameters, ", "), ") has rule ",
                                    own.name, " and takes the learning rate of the job, ", config.learning_rate,

@@ -7,6 +7,7 @@
 #include "engine/api/plan.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/draft.h"
+#include "engine/plan/planner/options.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 
@@ -86,6 +87,7 @@ class Admitter {
     ApplyDataFacts(*data, job);
     std::vector<JobError> errors;
     if (const absl::Status status = ValidateJob(job, &errors); !status.ok()) return Invalid(status, std::move(errors));
+    if (const absl::Status status = CheckSearchedFields(job); !status.ok()) return Invalid(status);
     SHALE_RETURN_IF_ERROR(CheckWork(job, options_, limits_));
     if (job.runtime.device != machine_.device) {
       return DoesNotFit(absl::StrCat("runtime.device is ", NameOf(job.runtime.device), ", and the machine is for ",
@@ -111,8 +113,7 @@ class Admitter {
 
   // `changed` is what differs from the job as it was written.
   absl::StatusOr<Admission> Plan(Job job, const DataFacts& data, const std::vector<Override>& changed = {}) {
-    std::vector<std::string> remarks = LearningRateRemarks(job.optimizer);
-    if (!job.runtime.search.empty()) remarks.emplace_back(kNotSearched);
+    std::vector<std::string> remarks = SettingRemarks(job);
     LimitBudgets(job, remarks);
     const JobWith job_with = [&](const std::vector<Override>& overrides) -> absl::StatusOr<Job> {
       std::vector<Override> all = changed;
@@ -174,14 +175,6 @@ class Admitter {
 };
 
 }  // namespace
-
-std::string AdmittedText(const JobPlan& plan) {
-  const int64_t host_bytes = plan.train.memory.host_bytes;
-  return absl::StrCat(
-      "needs ", FormatBytes(plan.arena_bytes), " per rank",
-      plan.budget.bytes == kNoBudget ? "" : absl::StrCat(", budget ", FormatBytes(plan.budget.bytes)),
-      host_bytes == 0 ? "" : absl::StrCat(", and offloads ", FormatBytes(host_bytes), " to host memory"));
-}
 
 Admission Admitted(ResolvedJob resolved) {
   Admission admission{.verdict = Admission::Verdict::kFits, .text = AdmittedText(resolved.plan)};

@@ -140,6 +140,14 @@ StepOptions StepOptionsFor(const Job& job) {
   return options;
 }
 
+std::string AdmittedText(const JobPlan& plan) {
+  const int64_t host_bytes = plan.train.memory.host_bytes;
+  return absl::StrCat(
+      "needs ", FormatBytes(plan.arena_bytes), " per rank",
+      plan.budget.bytes == kNoBudget ? "" : absl::StrCat(", budget ", FormatBytes(plan.budget.bytes)),
+      host_bytes == 0 ? "" : absl::StrCat(", and offloads ", FormatBytes(host_bytes), " to host memory"));
+}
+
 int64_t JobPlan::generate_peak_bytes() const {
   int64_t largest = 0;
   for (const PlannedProgram& program : generate) largest = std::max(largest, program.memory.peak_bytes);

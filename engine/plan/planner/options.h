@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/plan/config/job.h"
@@ -71,10 +72,11 @@ struct Option {
   absl::string_view caveat = "";  // What it may cost beside memory and time (Variant::caveat).
   Cheapest cheapest = Cheapest::kFirst;
   FitRange (*range)(const Job& job) = nullptr;  // Null: --fit does not search it.
-  // Returns the settings among which --search chooses, those that need the most memory first (accumulations in the
-  // order of the enum). They change only how sums are rounded, and with an update in backward that a unit whose
-  // gradient is not finite is skipped alone. Returns none where the option does not apply. In each Settings the first
-  // override names the choice, and those after it may depend on the job. Null: --search leaves the option as it is.
+  // Returns the settings among which a search chooses: --search, and a run whose job leaves the field to it
+  // (runtime.search). Those that need the most memory come first, accumulations in the order of the enum. They change
+  // only how sums are rounded, and with an update in backward that a unit whose gradient is not finite is skipped
+  // alone. Returns none where the option does not apply. In each Settings the first override names the choice, and
+  // those after it may depend on the job. Null: a search leaves the option as it is.
   std::vector<Settings> (*all)(const Job& job) = nullptr;
   // --search decides options in ascending order, because `all` may depend on what was decided before.
   int search_order = 0;
@@ -87,6 +89,17 @@ struct Option {
 
 // Returns the table. Of two rows with the same path, a refusal asks the second only if no setting of the first fits.
 absl::Span<const Option> Options();
+
+// Returns the options that a search may decide (Option::all), in the order in which it decides them.
+const std::vector<const Option*>& SearchedOptions();
+// Returns the paths of these options: the fields that --search and runtime.search may name.
+std::vector<std::string> SearchFields();
+// Returns OK if `path` is one of them, otherwise InvalidArgument with their list.
+absl::Status CheckSearchField(absl::string_view path);
+// Returns InvalidArgument, with the list, if job.runtime.search names a field that is none of them.
+absl::Status CheckSearchedFields(const Job& job);
+// Returns the paths of the fields that a job leaves to a search (runtime.search), in the order of SearchFields.
+std::vector<std::string> SearchedFields(const Job& job);
 
 // Returns the settings of activation checkpointing that apply `preset` and these fields of the same message, and leave
 // out all its other fields.

@@ -122,11 +122,7 @@ struct Form {
 double BytesOf(MasterWeights master, const Optimizer& optimizer) {
   constexpr int64_t kElements = int64_t{1} << 20;
   const int64_t masters = master == MasterWeights::kFloat32 ? 4 : master == MasterWeights::kSplit ? 2 : 0;
-  int64_t states = 0;
-  for (const UpdateState& state : optimizer.states()) {
-    if (state.extent == StateExtent::kElements) states += CeilDivide(kElements, state.block) * SizeOf(state.dtype);
-  }
-  return 2 + masters + static_cast<double>(states) / kElements;
+  return 2 + masters + static_cast<double>(StateBytes(optimizer, kElements)) / kElements;
 }
 
 double BytesOf(const Form& form, OptimizerConfig optimizer) {

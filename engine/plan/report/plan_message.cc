@@ -119,6 +119,7 @@ void Fill(const Job& job, const JobPlan& plan, proto::PlannedOptions& to) {
   to.set_strategy(Text(ToString(o.strategy)));
   to.set_accumulation(Text(ToString(o.accumulation)));
   to.set_accumulation_reason(plan.accumulation_reason);
+  to.set_searched(plan.searched);
   to.set_prefetch(o.prefetch);
   to.set_reshard_after_forward(o.reshard_after_forward);
   to.set_prepares_weights_once(o.prepares_weights_once);

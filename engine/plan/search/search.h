@@ -2,15 +2,12 @@
 // step runs and not what it trains.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "engine/compile/memory/machine.h"
 #include "engine/compile/program/work_limits.h"
 #include "engine/plan/config/job.h"
@@ -64,11 +61,6 @@ struct SearchResult {
   bool ended_early = false;  // Whether most_plans or a limit of the work ended the search.
 };
 
-// Returns the paths of the fields that FindFastest can decide.
-std::vector<std::string> SearchFields();
-// Returns OK if `path` is one of them, otherwise InvalidArgument with their list.
-absl::Status CheckSearchField(absl::string_view path);
-
 // Returns the fastest job that fits. The search is deterministic: the same query gives the same result on every
 // machine, as long as no time limit ends it.
 //
@@ -90,32 +82,6 @@ absl::Status CheckSearchField(absl::string_view path);
 //   ResourceExhausted  Nothing fits. The message says what the nearest of the tried ways lacks.
 //   Errors of `query.seconds`, and of `limits` if they end the search before it has found anything that fits.
 absl::StatusOr<SearchResult> FindFastest(const SearchQuery& query, const WorkLimits& limits = {});
-
-// [Note: fields that a run decides] A job may leave fields to a search (runtime.search). A run calls DecideFields
-// before it plans, in one process for all, and sets the fields as it says. What is then planned, recorded and saved is
-// a job that leaves nothing to a search. tools/plan does the same where it knows the seconds of the machine. Whatever
-// else plans or runs a job takes it as it is written.
-
-// How long a run may search, and tools/plan for such a job.
-inline constexpr std::chrono::seconds kSearchTime{20};
-
-// Returns InvalidArgument if job.runtime.search names a field that no search can decide.
-absl::Status CheckSearchedFields(const Job& job);
-
-struct DecidedFields {
-  // What differs from the job, as --set takes it, in this order. The last one empties runtime.search.
-  std::vector<std::string> settings;
-  std::string why;  // For people: what was found, and a row for each field. Ends in a newline.
-};
-
-// Searches for the best values of the fields in job.runtime.search. `job_with` is as in SearchQuery. Returns the errors
-// of CheckSearchedFields and FindFastest. Their messages begin with "runtime.search: ".
-absl::StatusOr<DecidedFields> DecideFields(const Job& job, const Machine& machine, const JobWith& job_with = nullptr,
-                                           const WorkLimits& limits = {});
-
-// Returns `job` with the values that `decided` has of the fields in job.runtime.search, which is then empty. A choice
-// brings along the other fields that its settings set (Option::all).
-Job WithSearchedFieldsOf(const Job& decided, const Job& job);
 
 // Returns what the search found, and a row for each field that it decided. Ends in a newline.
 std::string ChoicesText(const SearchResult& result);

@@ -53,6 +53,18 @@ const Way& NotTried() {
 
 }  // namespace
 
+size_t PositionOf(absl::string_view path) {
+  const std::vector<const Option*>& all = SearchedOptions();
+  const auto at = std::find_if(all.begin(), all.end(), [&](const Option* option) { return option->path == path; });
+  SHALE_CHECK(at != all.end()) << path;
+  return static_cast<size_t>(at - all.begin());
+}
+
+bool AreAlike(Job a, Job b) {
+  for (Job* job : {&a, &b}) job->sharding.shard_ranks = ShardRanks(job->sharding);
+  return a == b;
+}
+
 Ways::Ways(const SearchQuery& query, const WorkLimits& limits)
     : query_(query),
       limits_(limits),

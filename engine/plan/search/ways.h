@@ -33,9 +33,7 @@
 
 namespace shale::internal {
 
-// Returns the options that a search may decide, in the order in which it applies them.
-const std::vector<const Option*>& SearchedOptions();
-// Returns the position of an option in that list. REQUIRES: it is there.
+// Returns the position of an option in SearchedOptions. REQUIRES: it is there.
 size_t PositionOf(absl::string_view path);
 // Returns whether the settings of an option are faster the more memory they need.
 inline bool FirstThatFits(size_t option) { return (SearchedOptions()[option]->flags & kFasterWithMemory) != 0; }

@@ -173,7 +173,7 @@ class Evaluator::Impl {
                        "that, or give token files"));
     }
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<JobData> data, JobData::Open(job, "", {}, progress_));
-    SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(weights_->evaluation().graph)));
+    SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(weights_->evaluation().graph), job.batch.micro_batch));
     SHALE_RETURN_IF_ERROR(data->Start(0, nullptr));
     const BatchLoader& loader = data->training();
     SampleBatch batch(loader, 1);

@@ -48,10 +48,20 @@ struct ExecutorOptions {
 };
 
 // The time at which an instruction ran on its stream, after all that it waited for had finished.
+//
+// [Note: times of a step] A step that is traced has a time for each issue of an instruction on each rank. They are read
+// by:
+//   StepTrace (engine/run/runtime/trace.h)             train --trace: the file of the trace, and tables of where the
+//                                                      time goes. ReadTrace (tools/read_trace.h) reads the file for
+//                                                      the page of a plan.
+//   WorkTimes (engine/run/runtime/work_times.h)        calibrate: how long each work takes, for a profile.
+//   RankTimes (engine/run/train/step_contract.h)       a run whose steps are slower than predicted: what is slower.
 struct InstructionTime {
   InstructionId id = 0;
   int64_t iteration = 0;
   int64_t begin_ns = 0, end_ns = 0;  // On the host's steady clock.
+
+  double seconds() const { return static_cast<double>(end_ns - begin_ns) * 1e-9; }
 };
 
 class Executor {

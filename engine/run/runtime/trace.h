@@ -1,5 +1,5 @@
-// Traces of steps: when every instruction ran, and what it moved and computed. OpTimes adds up the times of
-// instructions by what they compute, for tables.
+// Writes traces of steps: when every instruction ran, and what it moved and computed. OpTimes adds up the times of
+// instructions by what they compute, for tables. See [Note: times of a step] in engine/run/runtime/executor.h.
 #pragma once
 
 #include <compare>
@@ -12,11 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/compile/program/program.h"
-#include "engine/plan/time/prediction.h"
 #include "engine/run/runtime/executor.h"
 
 namespace shale {
@@ -85,8 +83,9 @@ class OpTimes {
   bool predicted_ = false;  // Seconds were predicted.
 };
 
-// Returns a digest of the program, by which a trace says what it is a trace of.
-std::string ProgramDigest(const StepProgram& program);
+// Returns a digest of the program of a job with so many ranks, by which a trace says what it is a trace of. Jobs that
+// differ in their ranks alone may have the same program.
+std::string ProgramDigest(const StepProgram& program, int64_t ranks);
 
 // Collects traced steps of one program. Used by one thread.
 class StepTrace {
@@ -94,6 +93,9 @@ class StepTrace {
   // Sets the time that the trace counts from, in the unit of InstructionTime. Otherwise it is the first that Add takes.
   // REQUIRES: Add has not been called.
   void SetOrigin(int64_t nanoseconds) { origin_ns_ = nanoseconds; }
+  // Sets how many ranks the job has, of which this process may have a few. Otherwise it is one. REQUIRES: Add has not
+  // been called.
+  void SetRanks(int64_t ranks) { job_ranks_ = ranks; }
   // Sets what returns the seconds that an instruction, in the form in which it is issued, is predicted to take.
   void SetPredicted(std::function<double(const Instruction&)> predicted) { predicted_ = std::move(predicted); }
   // Adds the times of `rank` in step `step`. Borrows the program during the call.
@@ -122,15 +124,12 @@ class StepTrace {
   int64_t steps_ = 0;
   int64_t origin_ns_ = -1;
   std::function<double(const Instruction&)> predicted_;
+  int64_t job_ranks_ = 1;
   std::set<int> ranks_;
   bool uses_host_stream_ = false;
 };
 
 // Returns one trace with the events of several, each a ChromeJson. REQUIRES: they count from the same time.
 std::string MergeChromeJson(absl::Span<const std::string> traces);
-
-// Reads the times of rank 0 in the last step of a trace (StepTrace::ChromeJson) of this program. Returns
-// InvalidArgument if the text is no trace, or one of another program.
-absl::StatusOr<MeasuredStep> ReadTrace(absl::string_view json, const StepProgram& program);
 
 }  // namespace shale

@@ -7,7 +7,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
 #include "engine/compile/program/issues.h"
 #include "kernels/check.h"
 
@@ -23,29 +22,6 @@ double MiddleOrNone(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t last = values.size() - 1;
   return (values[last / 2] + values[(last + 1) / 2]) / 2;
-}
-
-// Where an instruction of a rank begins or ends: by how much the number of those that run changes.
-struct Edge {
-  int64_t at_ns = 0;
-  int meetings = 0, others = 0;  // Collectives, and all else.
-};
-
-// How long a rank ran nothing but collectives, and how long nothing at all, between its first and its last edge.
-struct Alone {
-  double meeting_seconds = 0, idle_seconds = 0, span_seconds = 0;
-};
-Alone AloneIn(std::vector<Edge> edges) {
-  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.at_ns < b.at_ns; });
-  Alone alone{.span_seconds = Between(edges.front().at_ns, edges.back().at_ns)};
-  Edge now = edges.front();
-  now.meetings = now.others = 0;
-  for (const Edge& edge : edges) {
-    const double passed = Between(now.at_ns, edge.at_ns);
-    if (now.others == 0) (now.meetings > 0 ? alone.meeting_seconds : alone.idle_seconds) += passed;
-    now = {.at_ns = edge.at_ns, .meetings = now.meetings + edge.meetings, .others = now.others + edge.others};
-  }
-  return alone;
 }
 
 // Adds to `gaps` what passes between neighbors on the compute stream of a rank.
@@ -73,36 +49,6 @@ std::vector<absl::Span<const InstructionTime>> TimesOfRanks(const LocalRanks& ra
   std::vector<absl::Span<const InstructionTime>> times;
   for (int local = 0; local < ranks.size(); ++local) times.push_back(program.times(local));
   return times;
-}
-
-std::string KindText(const Work& work, StreamId stream) {
-  return absl::StrCat(work.kind, " (stream ", ToString(stream), ")");
-}
-
-RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank,
-                      absl::Span<const InstructionTime> times, double seconds) {
-  if (times.empty()) return {};
-  RankTimes result{.rank = rank};
-  // Entries of result.seconds for instructions in their two forms.
-  std::vector<double*> first(program.instructions.size()), later(program.instructions.size());
-  std::vector<Edge> edges;
-  for (const InstructionTime& time : times) {
-    double*& kind = (time.iteration == 0 ? first : later)[time.id];
-    if (kind == nullptr) {
-      Instruction issued = program.instructions[time.id];
-      TakeForm(issued, time.iteration == 0);
-      kind = &result.seconds[KindText(WorkOf(issued, mesh), issued.stream)];
-    }
-    *kind += Between(time.begin_ns, time.end_ns);
-    const int meets = Meets(program.instructions[time.id]) ? 1 : 0;
-    edges.push_back({.at_ns = time.begin_ns, .meetings = meets, .others = 1 - meets});
-    edges.push_back({.at_ns = time.end_ns, .meetings = -meets, .others = meets - 1});
-  }
-  const Alone alone = AloneIn(std::move(edges));
-  result.seconds[kBetweenInstructions] = alone.idle_seconds;
-  result.seconds[kBetweenSteps] = std::max(0.0, seconds - alone.span_seconds);
-  result.own_seconds = seconds - alone.meeting_seconds;
-  return result;
 }
 
 WorkTimes::Samples& WorkTimes::SamplesOf(const StepProgram& program, const Mesh& mesh, const InstructionTime& time) {
@@ -137,7 +83,7 @@ void WorkTimes::Add(const StepProgram& program, const Mesh& mesh,
       last_begin = std::max(last_begin, rank[i].begin_ns);
       last_end = std::max(last_end, rank[i].end_ns);
       begins += Between(step_begin_ns, rank[i].begin_ns);
-      if (!meets) samples->seconds.push_back(Between(rank[i].begin_ns, rank[i].end_ns));
+      if (!meets) samples->seconds.push_back(rank[i].seconds());
     }
     if (meets) {
       samples->seconds.push_back(Between(last_begin, last_end));

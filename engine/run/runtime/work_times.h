@@ -1,6 +1,5 @@
-// WorkTimes: how long each work took, in steps that were traced. Profiles of machines are made of it.
-//
-// RankTimes: what one rank did in a step that was traced. A run that is slower than its plan finds in it what is slow.
+// WorkTimes: how long each work took, in steps that were traced. Profiles of machines are made of it. See [Note: times
+// of a step] in engine/run/runtime/executor.h.
 #pragma once
 
 #include <cstdint>
@@ -26,23 +25,6 @@ MeanAndSpread MeanOf(std::vector<double> values);
 
 // Returns the times of the last run of a program, in each rank of this process, if it was traced.
 std::vector<absl::Span<const InstructionTime>> TimesOfRanks(const LocalRanks& ranks, const LocalProgram& program);
-
-// Returns what reports call the kind of a work, "MatMul f32 f32 f32 (stream compute)".
-std::string KindText(const Work& work, StreamId stream);
-// What reports call the time in which a rank runs no instruction: before and after the program of a step, and in it.
-inline constexpr char kBetweenSteps[] = "what lies between steps";
-inline constexpr char kBetweenInstructions[] = "what lies between instructions";
-
-// What a rank did in a step that was traced. Processes send it to each other.
-struct RankTimes {
-  int64_t rank = -1;  // -1: no step was traced.
-  // The step without the time in which the rank may have waited for others: while it ran collectives alone.
-  double own_seconds = 0;
-  std::map<std::string, double> seconds;  // By KindText, kBetweenSteps and kBetweenInstructions.
-};
-// Returns what a rank did in a step that took `seconds`, from its times in issue order. Without times there is no rank.
-RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank,
-                      absl::Span<const InstructionTime> times, double seconds);
 
 // Used by one thread.
 class WorkTimes {

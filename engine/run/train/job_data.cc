@@ -294,18 +294,15 @@ absl::Status JobData::OpenOwn(const Job& job, const Own& own) {
   return AddEvaluation(job, "", Borrowed(*own.evaluation));
 }
 
-absl::Status JobData::FitTo(const DataNeeds& needs) {
+absl::Status JobData::FitTo(const DataNeeds& needs, int64_t micro_batch) {
   SHALE_RETURN_IF_ERROR(Fit(needs, *training_));
-  for (Evaluation& evaluation : evaluations_) SHALE_RETURN_IF_ERROR(Fit(needs, *evaluation.loader));
-  return absl::OkStatus();
-}
-
-void JobData::SetMicroBatch(int64_t micro_batch) {
   training_->Divide(micro_batch, training_->shape().global_batch);
   for (Evaluation& evaluation : evaluations_) {
     BatchLoader& loader = *evaluation.loader;
+    SHALE_RETURN_IF_ERROR(Fit(needs, loader));
     loader.Divide(micro_batch, micro_batch * loader.shape().ranks);
   }
+  return absl::OkStatus();
 }
 
 absl::Status JobData::Start(int64_t place, const std::string* state) const {

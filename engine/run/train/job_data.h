@@ -50,11 +50,9 @@ class JobData {
   const std::vector<Evaluation>& evaluations() const { return evaluations_; }
   // Returns a text that tells apart evaluations of `sequences` sequences whose losses cannot be compared.
   std::string DescribeEvaluations(int64_t sequences) const;
-  // Prepares the data for a model. Call it before anything is read. Returns InvalidArgument if the data does not have
-  // what the model reads.
-  absl::Status FitTo(const DataNeeds& needs);
-  // Divides batches into micro-batches of this size from now on. Call it before anything is read.
-  void SetMicroBatch(int64_t micro_batch);
+  // Prepares the data for a model and for micro-batches of this size, which need not be that of the job it was opened
+  // for. Call it before anything is read. Returns InvalidArgument if the data does not have what the model reads.
+  absl::Status FitTo(const DataNeeds& needs, int64_t micro_batch);
   // Starts the source at a place (DataSource::Start), and the evaluation data at 0.
   absl::Status Start(int64_t place, const std::string* state) const;
   // Call if the run resumes after `step` steps that took `samples` samples, of which the first `begin` were of other

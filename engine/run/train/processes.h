@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/compile/memory/machine.h"
-#include "engine/run/runtime/work_times.h"
+#include "engine/run/train/step_contract.h"
 #include "sharding/comm/control_plane.h"
 
 namespace shale {

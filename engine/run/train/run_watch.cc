@@ -110,15 +110,15 @@ absl::Status StepMonitor::AfterStep(LocalStep step, StepReport& report) {
   std::vector<double> waited_seconds(ranks_);
   double flops = step.flops;
   wants_trace_ = false;
-  longest_ = {};
+  longest_of_job_ = {};
   for (const std::string& message : all) {
     SHALE_ASSIGN_OR_RETURN(StepNote note, ParseStepNote(message));
     report.peak_bytes_measured = std::max(report.peak_bytes_measured, note.peak_bytes);
     stop_agreed_ = stop_agreed_ || note.stop;
     wants_trace_ = wants_trace_ || note.wants_trace;
     flops += note.flops;
-    const bool longer = longest_.rank < 0 || note.longest.own_seconds > longest_.own_seconds;
-    if (note.longest.rank >= 0 && longer) longest_ = std::move(note.longest);
+    const bool longer = longest_of_job_.rank < 0 || note.longest.own_seconds > longest_of_job_.own_seconds;
+    if (note.longest.rank >= 0 && longer) longest_of_job_ = std::move(note.longest);
     for (const auto& [rank, rank_waited_ns] : note.waited_ns) {
       if (rank < 0 || rank >= ranks_) return absl::InternalError("a process sent a wrong rank");
       waited_seconds[rank] = static_cast<double>(rank_waited_ns) / 1e9;

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "engine/api/events.h"
 #include "engine/files/checkpoint/manifest.h"
-#include "engine/run/runtime/work_times.h"
+#include "engine/run/train/step_contract.h"
 #include "sharding/comm/control_plane.h"
 
 namespace shale {
@@ -93,7 +93,7 @@ class StepMonitor {
   // Returns whether some process wants the next step to be traced. All processes return the same.
   bool wants_trace() const { return wants_trace_; }
   // Returns the times of the rank of the job that worked longest in the last step, if that was traced for a process.
-  const RankTimes& longest() const { return longest_; }
+  const RankTimes& longest_of_job() const { return longest_of_job_; }
 
   // See TrainerDevices::slow_ranks, Trainer::warnings and StepWarnings::AtEnd.
   const std::string& slow_ranks() const { return slow_ranks_; }
@@ -109,7 +109,7 @@ class StepMonitor {
   std::atomic<bool> stop_ = false;  // This process was asked to stop.
   bool stop_agreed_ = false;        // Some process was, and all know it. Used only with several processes.
   bool wants_trace_ = false;
-  RankTimes longest_;
+  RankTimes longest_of_job_;
   StragglerMonitor stragglers_;
   std::string slow_ranks_;
   StepWarnings doubts_;

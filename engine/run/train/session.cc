@@ -11,7 +11,6 @@
 #include "absl/strings/str_format.h"
 #include "engine/api/job.h"
 #include "engine/run/runtime/rank_runtime.h"
-#include "engine/run/runtime/work_times.h"
 #include "engine/run/train/batch_prefetcher.h"
 #include "kernels/check.h"
 #include "kernels/step_scalars.h"
@@ -72,7 +71,7 @@ absl::StatusOr<StepReport> Session::RunStep() {
                                                        .flops = flops_.OfTokens(report->processed_tokens),
                                                        .document_flops = document_flops_,
                                                        .wants_trace = contract_ && contract_->WantsTrace(),
-                                                       .longest = std::move(longest_)},
+                                                       .longest = std::move(longest_local_)},
                                                       *report);
     if (!exchanged.ok()) report = exchanged;
   }
@@ -80,7 +79,7 @@ absl::StatusOr<StepReport> Session::RunStep() {
     health_.TellFailure(report.status(), "step");
     return report;
   }
-  if (slow_) monitor_.Warn(contract_->Warning(monitor_.longest()));
+  if (slow_) monitor_.Warn(contract_->Warning(monitor_.longest_of_job()));
   devices_.slow_ranks = monitor_.slow_ranks();
   if (!devices_.slow_ranks.empty()) health_.Tell(Warning{devices_.slow_ranks});
   for (const std::string& warning : warnings()) health_.Tell(Warning{warning});
@@ -170,7 +169,7 @@ absl::Status Session::RunProgram(const std::vector<StepInputs>& inputs) {
 }
 
 void Session::CompareWithPrediction(double seconds) {
-  longest_ = {};
+  longest_local_ = {};
   if (looks_) {
     const LocalRanks& ranks = *programs_.ranks;
     for (int local = 0; local < ranks.size(); ++local) {
@@ -181,7 +180,7 @@ void Session::CompareWithPrediction(double seconds) {
       if (const int64_t waited = waited_ns_[local].second; waited > 0) {
         rank.own_seconds = seconds - static_cast<double>(waited) * 1e-9;
       }
-      if (longest_.rank < 0 || rank.own_seconds > longest_.own_seconds) longest_ = std::move(rank);
+      if (longest_local_.rank < 0 || rank.own_seconds > longest_local_.own_seconds) longest_local_ = std::move(rank);
     }
   }
   if (!contract_) return;

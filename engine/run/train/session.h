@@ -202,7 +202,7 @@ class Session : public CheckpointSaver {
   StepMonitor monitor_;
   std::optional<StepContract> contract_;  // Empty without a profile of this machine.
   bool looks_ = false;                    // The current step is traced for the contract_ of some process.
-  RankTimes longest_;                     // Of the local rank that worked longest in it, if looks_.
+  RankTimes longest_local_;               // Of the local rank that worked longest in it, if looks_.
   bool slow_ = false;                     // contract_ has a warning about the last step.
   UserMetrics metrics_;                   // For the report of the next step.
 

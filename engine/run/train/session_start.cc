@@ -18,7 +18,7 @@
 #include "engine/files/io/checksums.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/summary.h"
-#include "engine/plan/search/search.h"
+#include "engine/plan/search/decided_fields.h"
 #include "engine/plan/time/prediction.h"
 #include "engine/plan/time/profile.h"
 #include "engine/run/runtime/trace.h"
@@ -78,14 +78,10 @@ absl::StatusOr<std::unique_ptr<JobData>> OpenJobData(const TrainerOptions& optio
 
 // Decides, in process 0, the fields that the job leaves to a search, and sets them in all processes. Returns
 // DecidedFields::why.
-absl::StatusOr<std::string> DecideSearched(const Machine& machine, const DataFacts& data, ControlPlane& control,
-                                           Job& job) {
+absl::StatusOr<std::string> DecideForAll(const Machine& machine, const DataFacts& data, ControlPlane& control,
+                                         Job& job) {
   absl::StatusOr<DecidedFields> decided = DecidedFields();
-  if (control.process() == 0) {
-    Job with_facts = job;
-    ApplyDataFacts(data, with_facts);
-    decided = DecideFields(with_facts, machine, {}, {.deadline = WorkLimits::Clock::now() + kSearchTime});
-  }
+  if (control.process() == 0) decided = DecideFields(job, data, machine);
   SHALE_RETURN_IF_ERROR(AgreeOnStatus(control, ControlChannel::kSteps, decided.status()));
   const std::string settings = absl::StrJoin(decided->settings, "\n");
   SHALE_ASSIGN_OR_RETURN(const std::string of_all, control.Broadcast(ControlChannel::kSteps, settings));
@@ -127,8 +123,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Machine
   if (!job.runtime.search.empty()) {
     // All processes search, or none, because they wait for each other.
     SHALE_RETURN_IF_ERROR(AgreeOnStatus(*options.control, ControlChannel::kSteps, opened.status()));
-    SHALE_ASSIGN_OR_RETURN(searched, DecideSearched(machine, (*opened)->facts(), *options.control, job));
-    (*opened)->SetMicroBatch(job.batch.micro_batch);
+    SHALE_ASSIGN_OR_RETURN(searched, DecideForAll(machine, (*opened)->facts(), *options.control, job));
   }
   SHALE_RETURN_IF_ERROR(opened.status());
   std::unique_ptr<JobData> data = *std::move(opened);
@@ -138,7 +133,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Machine
   const JobWith job_with = searched.empty() ? options.job_with : JobWith();
   SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine, {}, nullptr, job_with));
   resolved.plan.searched = std::move(searched);
-  SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph)));
+  SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph), job.batch.micro_batch));
   return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
 }
 
@@ -146,9 +141,9 @@ absl::Status Session::CheckSame() const {
   if (control_.processes() == 1) return absl::OkStatus();
   SHALE_RETURN_IF_ERROR(CheckSameEverywhere(control_, ControlChannel::kSteps, "the job", ResolvedJobText(job_)));
   const std::string addresses = absl::StrJoin(plan_.train.memory.addresses, " ");
-  SHALE_RETURN_IF_ERROR(
-      CheckSameEverywhere(control_, ControlChannel::kSteps, "the program of a step and its memory plan (their CRCs)",
-                          absl::StrCat(ProgramDigest(plan_.train.step.program), " ", Crc32c(addresses))));
+  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(
+      control_, ControlChannel::kSteps, "the program of a step and its memory plan (their CRCs)",
+      absl::StrCat(ProgramDigest(plan_.train.step.program, job_.sharding.ranks), " ", Crc32c(addresses))));
   SHALE_RETURN_IF_ERROR(CheckSameEverywhere(control_, ControlChannel::kSteps, "the trace", trace_.Describe()));
   const SavedData& data = data_->saved();
   SHALE_RETURN_IF_ERROR(CheckSameData(data.tokenizer, data.samples_per_epoch));
@@ -175,6 +170,7 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
       evaluations_(data_->DescribeEvaluations(job_.telemetry.evaluation_sequences), job_.checkpoint.patience),
       monitor_(job_.sharding.ranks, plan_.train.graph.vocabulary, options.peak_flops, *options.control),
       trace_(options, *options.control) {
+  trace_.trace_->SetRanks(job_.sharding.ranks);
   if (options.machine == nullptr) return;
   contract_.emplace(job_, plan_, *options.machine, HostsOf(options, job_));
   devices_.step_time = contract_->Describe();

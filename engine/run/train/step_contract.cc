@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +19,61 @@ double ShareOf(const Prediction& prediction, Knowledge knowledge) {
   return prediction.known[static_cast<size_t>(knowledge)];
 }
 
+// Where an instruction of a rank begins or ends: by how much the number of those that run changes.
+struct Edge {
+  int64_t at_ns = 0;
+  int meetings = 0, others = 0;  // Collectives, and all else.
+};
+
+// How long a rank ran nothing but collectives, and how long nothing at all, between its first and its last edge.
+struct Alone {
+  double meeting_seconds = 0, idle_seconds = 0, span_seconds = 0;
+};
+Alone AloneIn(std::vector<Edge> edges) {
+  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.at_ns < b.at_ns; });
+  const auto between = [](const Edge& a, const Edge& b) { return static_cast<double>(b.at_ns - a.at_ns) * 1e-9; };
+  Alone alone{.span_seconds = between(edges.front(), edges.back())};
+  Edge now = edges.front();
+  now.meetings = now.others = 0;
+  for (const Edge& edge : edges) {
+    const double passed = between(now, edge);
+    if (now.others == 0) (now.meetings > 0 ? alone.meeting_seconds : alone.idle_seconds) += passed;
+    now = {.at_ns = edge.at_ns, .meetings = now.meetings + edge.meetings, .others = now.others + edge.others};
+  }
+  return alone;
+}
+
 }  // namespace
+
+std::string KindText(const Work& work, StreamId stream) {
+  return absl::StrCat(work.kind, " (stream ", ToString(stream), ")");
+}
+
+RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank,
+                      absl::Span<const InstructionTime> times, double seconds) {
+  if (times.empty()) return {};
+  RankTimes result{.rank = rank};
+  // Entries of result.seconds for instructions in their two forms.
+  std::vector<double*> first(program.instructions.size()), later(program.instructions.size());
+  std::vector<Edge> edges;
+  for (const InstructionTime& time : times) {
+    double*& kind = (time.iteration == 0 ? first : later)[time.id];
+    if (kind == nullptr) {
+      Instruction issued = program.instructions[time.id];
+      TakeForm(issued, time.iteration == 0);
+      kind = &result.seconds[KindText(WorkOf(issued, mesh), issued.stream)];
+    }
+    *kind += time.seconds();
+    const int meets = std::holds_alternative<Collective>(program.instructions[time.id].action) ? 1 : 0;
+    edges.push_back({.at_ns = time.begin_ns, .meetings = meets, .others = 1 - meets});
+    edges.push_back({.at_ns = time.end_ns, .meetings = -meets, .others = meets - 1});
+  }
+  const Alone alone = AloneIn(std::move(edges));
+  result.seconds[kBetweenInstructions] = alone.idle_seconds;
+  result.seconds[kBetweenSteps] = std::max(0.0, seconds - alone.span_seconds);
+  result.own_seconds = seconds - alone.meeting_seconds;
+  return result;
+}
 
 StepContract::StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts)
     : program_(plan.train.step.program),

@@ -1,20 +1,44 @@
 // StepContract: compares the steps of a run with what was predicted of them, and finds what is slower.
+//
+// RankTimes: what one rank did in a step that was traced ([Note: times of a step] in engine/run/runtime/executor.h),
+// which tells what is slower.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_map>
 
+#include "absl/types/span.h"
 #include "engine/compile/program/program.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/job_plan.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/time/prediction.h"
 #include "engine/plan/time/rates.h"
-#include "engine/run/runtime/work_times.h"
+#include "engine/plan/time/work.h"
+#include "engine/run/runtime/executor.h"
 #include "proto/machine.pb.h"
+#include "sharding/mesh.h"
 
 namespace shale {
+
+// Returns what reports call the kind of a work, "MatMul f32 f32 f32 (stream compute)".
+std::string KindText(const Work& work, StreamId stream);
+// What reports call the time in which a rank runs no instruction: before and after the program of a step, and in it.
+inline constexpr char kBetweenSteps[] = "what lies between steps";
+inline constexpr char kBetweenInstructions[] = "what lies between instructions";
+
+// What a rank did in a step that was traced. Processes send it to each other.
+struct RankTimes {
+  int64_t rank = -1;  // -1: no step was traced.
+  // The step without the time in which the rank may have waited for others: while it ran collectives alone.
+  double own_seconds = 0;
+  std::map<std::string, double> seconds;  // By KindText, kBetweenSteps and kBetweenInstructions.
+};
+// Returns what a rank did in a step that took `seconds`, from its times in issue order. Without times there is no rank.
+RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank,
+                      absl::Span<const InstructionTime> times, double seconds);
 
 // Borrows the program of the plan. Used by one thread.
 class StepContract {

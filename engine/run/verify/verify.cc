@@ -109,7 +109,7 @@ absl::Status Verification::Record() {
                          JobData::Open(job, /*tokenizer_folder=*/"", {.training = options_.data}));
   SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, Plan(job, data->facts()));
   const DataNeeds needs = NeedsOf(resolved.plan.train.graph);
-  SHALE_RETURN_IF_ERROR(data->FitTo(needs));
+  SHALE_RETURN_IF_ERROR(data->FitTo(needs, job.batch.micro_batch));
   SHALE_RETURN_IF_ERROR(data->Start(0, nullptr));
   const BatchLoader& loader = data->training();
   RecordedSamples& samples = verified_.context.samples;

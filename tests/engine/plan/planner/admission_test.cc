@@ -197,6 +197,10 @@ TEST(Admit, ErrorsHaveFieldsAndPlaces) {
   const Admission pattern = AdmitText(absl::StrCat(kJob, "optimizer { no_decay: \"nothing*\" }"));
   ASSERT_EQ(pattern.errors.size(), 1);
   EXPECT_EQ(pattern.errors[0].path, "optimizer.no_decay[0]");
+  const absl::StatusOr<Admission> search = Admit(kJob, MachineWith(kNoBudget), {}, {"runtime.search=[\"lr\"]"});
+  ASSERT_TRUE(search.ok() && search->errors.size() == 1) << search.status();
+  EXPECT_EQ(search->errors[0].path, "runtime.search");
+  EXPECT_TRUE(absl::StartsWith(search->errors[0].message, "found \"lr\"; allowed: sharding.strategy")) << search->text;
 }
 
 // The paths in a job of somebody else lead to this machine's files, or to a pipe that never ends.

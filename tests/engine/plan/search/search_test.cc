@@ -16,6 +16,7 @@
 #include "engine/plan/planner/options.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/planner/variant.h"
+#include "engine/plan/search/decided_fields.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/machine.pb.h"
@@ -53,6 +54,16 @@ class SearchTest : public ::testing::Test {
     absl::StatusOr<SearchResult> found = Find(budget, std::move(fields));
     EXPECT_TRUE(found.ok()) << found.status();
     return found.ok() ? *std::move(found) : SearchResult();
+  }
+
+  // Returns machine_ with a speed.
+  Machine KnownMachine() const {
+    proto::MachineProfile profile;
+    profile.set_copy_bytes_per_second(1e9);
+    profile.set_peak_flops_f32(1e12);
+    Machine machine = machine_;
+    machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+    return machine;
   }
 
   Job job_;
@@ -239,11 +250,7 @@ TEST_F(SearchTest, TheFrontIsThatOfAllThatWasTried) {
 
 // The search leaves out ways by their bounds alone.
 TEST_F(SearchTest, NoStepIsFasterThanItsBound) {
-  proto::MachineProfile profile;
-  profile.set_copy_bytes_per_second(1e9);
-  profile.set_peak_flops_f32(1e12);
-  Machine machine = machine_;
-  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+  const Machine machine = KnownMachine();
   Drafter drafter(job_, machine, limits_);
   for (const char* accumulation : {"SHARDED", "NO_SYNC", "LAYERED"}) {
     for (const char* preset : {"NONE", "SUBLAYERS", "BLOCK"}) {
@@ -264,11 +271,7 @@ TEST_F(SearchTest, NoStepIsFasterThanItsBound) {
 
 // Other threads make ways ahead, and some that nobody asks for.
 TEST_F(SearchTest, OtherThreadsChangeNoResult) {
-  proto::MachineProfile profile;
-  profile.set_copy_bytes_per_second(1e9);
-  profile.set_peak_flops_f32(1e12);
-  Machine machine = machine_;
-  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+  const Machine machine = KnownMachine();
   for (const Accumulation accumulation : {Accumulation::kAuto, Accumulation::kLayered}) {
     job_.sharding.accumulation = accumulation;
     job_.memory.budget_bytes = BudgetsWithin(MustFind(int64_t{1} << 40, {"batch.micro_batch"}), 2).back();
@@ -324,28 +327,24 @@ TEST_F(SearchTest, TheJobThatItWritesSaysWhyAtEachField) {
 }
 
 TEST_F(SearchTest, ARunDecidesWhatTheSearchFinds) {
-  proto::MachineProfile profile;
-  profile.set_copy_bytes_per_second(1e9);
-  profile.set_peak_flops_f32(1e12);
-  Machine machine = machine_;
-  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+  const Machine machine = KnownMachine();
   job_.runtime.search = {"batch.micro_batch", "sharding.strategy"};
   const absl::StatusOr<SearchResult> found =
       FindFastest({.job = job_, .machine = machine, .fields = job_.runtime.search});
   ASSERT_TRUE(found.ok()) << found.status();
-  const absl::StatusOr<DecidedFields> decided = DecideFields(job_, machine);
+  const absl::StatusOr<DecidedFields> decided = DecideFields(job_, DataFacts(), machine);
   ASSERT_TRUE(decided.ok()) << decided.status();
   EXPECT_EQ(absl::StrJoin(decided->settings, ", "),
-            absl::StrCat(SettingsText(found->best.overrides, ", "), ", runtime.search=[]"));
+            absl::StrCat(SettingsText(found->best.overrides, ", "), ", ", kNothingSearched));
   EXPECT_THAT(Unwrapped(decided->why), AllOf(HasSubstr("batch.micro_batch=4; "), HasSubstr("so they are estimates")));
   const absl::StatusOr<Job> job = WithOverrides(job_, decided->settings);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(WithSearchedFieldsOf(*job, job_), *job);
 
-  EXPECT_THAT(std::string(DecideFields(job_, machine_).status().message()),
+  EXPECT_THAT(std::string(DecideFields(job_, DataFacts(), machine_).status().message()),
               AllOf(HasSubstr("runtime.search: "), HasSubstr("measure it once (calibrate)")));
   job_.runtime.search = {"optimizer.rule"};
-  EXPECT_THAT(std::string(DecideFields(job_, machine).status().message()),
+  EXPECT_THAT(std::string(DecideFields(job_, DataFacts(), machine).status().message()),
               HasSubstr("runtime.search: found \"optimizer.rule\"; allowed: sharding.strategy"));
 }
 

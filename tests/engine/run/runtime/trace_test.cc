@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"
+#include "tools/read_trace.h"
 
 namespace shale::testing {
 namespace {
@@ -208,11 +209,12 @@ TEST(StepTrace, IsReadForItsOwnProgramAlone) {
         {.id = 2, .begin_ns = begin_ns, .end_ns = begin_ns + 5000}};
   };
   StepTrace trace, other_rank;
+  for (StepTrace* of_rank : {&trace, &other_rank}) of_rank->SetRanks(3);
   trace.Add(program, 6, 0, step(0));
   trace.Add(program, 7, 0, step(1'000'000));
   other_rank.Add(program, 8, 1, step(0));
   const std::string json = MergeChromeJson(std::vector<std::string>{other_rank.ChromeJson(), trace.ChromeJson()});
-  const absl::StatusOr<MeasuredStep> read = ReadTrace(json, program);
+  const absl::StatusOr<MeasuredStep> read = ReadTrace(json, program, 3);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->step, 7);
   EXPECT_NEAR(read->times.seconds, 5e-6, 1e-12);
@@ -224,20 +226,22 @@ TEST(StepTrace, IsReadForItsOwnProgramAlone) {
   EXPECT_NEAR(read->times.issues[3].begin, 0, 1e-12);
   EXPECT_NEAR(read->times.issues[0].end, 3e-6, 1e-12);
 
-  const auto error = [](const std::string& text, const StepProgram& of) {
-    const absl::Status status = ReadTrace(text, of).status();
+  const auto error = [](const std::string& text, const StepProgram& of, int64_t ranks = 3) {
+    const absl::Status status = ReadTrace(text, of, ranks).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
   StepProgram other = program;
   other.units = {"other"};
   EXPECT_THAT(error(json, other), AllOf(HasSubstr("a trace of another program: its digest is \""),
-                                        HasSubstr(ProgramDigest(program)), HasSubstr(ProgramDigest(other))));
+                                        HasSubstr(ProgramDigest(program, 3)), HasSubstr(ProgramDigest(other, 3))));
+  EXPECT_THAT(error(json, program, 2), HasSubstr("a trace of another program"));  // That of a job with fewer ranks.
   EXPECT_THAT(error(absl::StrReplaceAll(json, {{"\"program\"", "\"x\""}}), program),
               HasSubstr("its digest is missing"));
   EXPECT_THAT(error(other_rank.ChromeJson(), program), HasSubstr("no instructions of rank 0"));
   EXPECT_THAT(error(json.substr(0, json.size() / 2), program), HasSubstr("no JSON"));
   StepTrace cut;
+  cut.SetRanks(3);
   const std::vector<InstructionTime> times = step(0);
   cut.Add(program, 7, 0, absl::MakeConstSpan(times).subspan(1));
   EXPECT_THAT(error(cut.ChromeJson(), program), HasSubstr("a step of 3 instructions; that of the job has 4"));

@@ -251,15 +251,9 @@ TEST_F(ProcessFailuresTest, ASlowRankIsNamed) {
   const absl::StatusOr<ResolvedJob> resolved =
       ResolveJob(job, *DataFactsForPlanning(job), CreateCpuBackend({})->machine().WithoutBudget());
   ASSERT_TRUE(resolved.ok()) << resolved.status();
-  proto::MachineProfile machine = MeasuredFor({resolved->plan});  // Its works take a few microseconds.
-  machine.set_processor("a processor");
-  machine.mutable_origin()->set_source(proto::Origin::ESTIMATED);
-  machine.set_devices_per_host(1);
-  machine.set_threads(1);
-  machine.set_peak_flops_f32(1e12);
-  machine.set_peak_flops_bf16(1e12);
-  machine.set_copy_bytes_per_second(1e12);
-  std::vector<std::string> lines;  // What process 0 says after each step.
+  proto::MachineProfile machine = MadeUpMachine(/*threads=*/1, /*per_second=*/1e12);
+  *machine.mutable_works() = MeasuredFor({resolved->plan}).works();  // They take a few microseconds.
+  std::vector<std::string> lines;                                    // What process 0 says after each step.
   const auto look = [&](int process, int64_t step, Trainer& trainer) {
     if (process == 0) {
       lines.push_back(trainer.devices().slow_ranks);

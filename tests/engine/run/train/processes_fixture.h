@@ -126,6 +126,22 @@ class SpanningBackend : public Backend {
   const std::unique_ptr<Backend> cpu_;
 };
 
+// Returns the profile of a machine that does not exist, whose only device computes this many FLOPs a second and moves
+// as many bytes.
+inline proto::MachineProfile MadeUpMachine(int64_t threads, double per_second) {
+  proto::MachineProfile machine;
+  machine.set_name("a machine");
+  machine.set_processor("a processor");
+  machine.set_device("CPU");
+  machine.mutable_origin()->set_source(proto::Origin::ESTIMATED);
+  machine.set_devices_per_host(1);
+  machine.set_threads(threads);
+  machine.set_peak_flops_f32(per_second);
+  machine.set_peak_flops_bf16(per_second);
+  machine.set_copy_bytes_per_second(per_second);
+  return machine;
+}
+
 struct Result {
   absl::Status status;
   std::vector<double> losses;      // Of steps and evaluations, in order.

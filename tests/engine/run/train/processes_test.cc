@@ -53,16 +53,7 @@ TEST_F(ProcessesTest, SeveralProcessesComputeAndSaveWhatOneDoes) {
 
 // Process 0 decides for all, and the run is then that of a job with these settings.
 TEST_F(ProcessesTest, WhatASearchDecidesIsTheSameInAllProcesses) {
-  proto::MachineProfile machine;
-  machine.set_name("a machine");
-  machine.set_processor("a processor");
-  machine.set_device("CPU");
-  machine.mutable_origin()->set_source(proto::Origin::ESTIMATED);
-  machine.set_devices_per_host(1);
-  machine.set_threads(5);
-  machine.set_peak_flops_f32(1e11);
-  machine.set_peak_flops_bf16(1e11);
-  machine.set_copy_bytes_per_second(1e10);
+  const proto::MachineProfile machine = MadeUpMachine(/*threads=*/5, /*per_second=*/1e11);
   const Job job = MakeJob({"runtime.search=[\"batch.micro_batch\", \"sharding.strategy\"]"});
   std::string decided;
   const auto note = [&](int process, int64_t, Trainer& trainer) {

@@ -6,10 +6,12 @@
 #include "engine/run/train/processes.h"
 #include "engine/run/train/run_watch.h"
 #include "engine/run/train/state_check.h"
+#include "engine/run/train/step_contract.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sharding/comm/control_plane.h"
 #include "sharding/mesh.h"
+#include "tests/engine/run/runtime/two_ranks.h"
 
 namespace shale::testing {
 namespace {
@@ -80,6 +82,21 @@ class WithAnother : public ControlPlane {
   StepNote note;
 };
 
+// The rank for which others wait works longest: its collectives run alone for the least time.
+TEST(RankTimesTest, TheOwnTimeOfARankIsWithoutCollectivesThatRunAlone) {
+  const RankTimes early = TimesOfRank(SmallProgram(), kTwoRanks, 0, kEarly, 1000e-9);
+  const RankTimes late = TimesOfRank(SmallProgram(), kTwoRanks, 1, kLate, 1000e-9);
+  EXPECT_EQ(late.rank, 1);
+  EXPECT_NEAR(early.own_seconds, 600e-9, 1e-15);  // 400 alone.
+  EXPECT_NEAR(late.own_seconds, 930e-9, 1e-15);   // 70 alone.
+  EXPECT_NEAR(early.seconds.at(kBetweenInstructions), 100e-9, 1e-15);
+  EXPECT_NEAR(late.seconds.at(kBetweenInstructions), 30e-9, 1e-15);
+  EXPECT_NEAR(late.seconds.at(kBetweenSteps), 200e-9, 1e-15);
+  EXPECT_NEAR(late.seconds.at(KindText(WorkOf(SmallProgram().instructions[0], kTwoRanks), StreamId::kCompute)), 700e-9,
+              1e-15);
+  EXPECT_EQ(late.seconds.size(), 4u);
+}
+
 // Only process 0 knows what was predicted. Yet all processes trace the step that it wants, and it hears what the rank
 // did that worked longest, wherever that is. The warning of a job in several processes once named no cause.
 TEST(StepMonitorTest, ProcessesHearOfTheRankThatWorkedLongest) {
@@ -90,15 +107,15 @@ TEST(StepMonitorTest, ProcessesHearOfTheRankThatWorkedLongest) {
     control.note = {.wants_trace = wants_trace, .waited_ns = {{1, 0}}};
     ASSERT_TRUE(monitor.AfterStep({.waited_ns = {{0, 0}}}, report).ok());
     EXPECT_EQ(monitor.wants_trace(), wants_trace);
-    EXPECT_EQ(monitor.longest().rank, -1);
+    EXPECT_EQ(monitor.longest_of_job().rank, -1);
   }
   for (const double seconds : {0.5, 2.0}) {
     control.note.longest = {.rank = 1, .own_seconds = seconds, .seconds = {{"MatMul", seconds}}};
     const RankTimes mine = {.rank = 0, .own_seconds = 1, .seconds = {{"MatMul", 1}}};
     ASSERT_TRUE(monitor.AfterStep({.waited_ns = {{0, 0}}, .wants_trace = true, .longest = mine}, report).ok());
     EXPECT_TRUE(monitor.wants_trace());
-    EXPECT_EQ(monitor.longest().rank, seconds > 1 ? 1 : 0);
-    EXPECT_EQ(monitor.longest().seconds.at("MatMul"), seconds > 1 ? 2 : 1);
+    EXPECT_EQ(monitor.longest_of_job().rank, seconds > 1 ? 1 : 0);
+    EXPECT_EQ(monitor.longest_of_job().seconds.at("MatMul"), seconds > 1 ? 2 : 1);
   }
 }
 

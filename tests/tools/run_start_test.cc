@@ -1,9 +1,10 @@
+#include "engine/cluster/processes/run_start.h"
+
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/api/job.h"
-#include "engine/cluster/processes/run_start.h"
 #include "engine/run/train/run_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,19 +1,14 @@
+// The data that a program gives, as a DataSource.
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "absl/memory/memory.h"
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/data_source.h"
-#include "engine/api/events.h"
 #include "engine/c/calls.h"
-#include "engine/c/trainers.h"
 #include "engine/files/data/sample_parts.h"
-#include "engine/run/events/event_json.h"
-#include "engine/strings/messages.h"
 #include "kernels/check.h"
 
 namespace shale::c {
@@ -80,21 +75,6 @@ PullCallbacks Callbacks(const DataDescription& description, const shale_data& da
   return callbacks;
 }
 
-using Function = void (*)(void* user, const char* json);
-
-class FunctionWriter : public EventWriter {
- public:
-  FunctionWriter(Function function, void* user) : function_(function), user_(user) {}
-  absl::Status Write(const RunEvent& event) override {
-    function_(user_, EventLine(event).ToString().c_str());
-    return absl::OkStatus();
-  }
-
- private:
-  const Function function_;
-  void* const user_;
-};
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DataSource>> MakeDataSource(const shale_data* data, absl::string_view name) {
@@ -121,34 +101,6 @@ absl::StatusOr<std::unique_ptr<DataSource>> MakeDataSource(const shale_data* dat
     source = std::make_unique<FunctionSource>(description, taken);
   }
   return source;
-}
-
-absl::StatusOr<std::unique_ptr<Events>> Events::Create(const shale_trainer_options& options, const SinksConfig& sinks) {
-  for (const auto& [field, path] :
-       {std::pair("events", sinks.events), {"tensorboard", sinks.tensorboard}, {"prometheus", sinks.prometheus}}) {
-    if (path.empty() || absl::StartsWith(path, "/")) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("telemetry.sinks.", field, ": found ", Quoted(path),
-                     ", which begins in a run folder, and this trainer has none; give an absolute path"));
-  }
-  auto events = absl::WrapUnique(new Events(sinks));
-  SHALE_RETURN_IF_ERROR(events->sinks_.Open("/"));
-  const auto start = [&](std::unique_ptr<EventWriter> writer) {
-    events->queues_.push_back(std::make_unique<EventQueue>());
-    events->queues_.back()->Start(std::move(writer));
-  };
-  if (options.on_event != nullptr) {
-    start(std::make_unique<FunctionWriter>(options.on_event, options.on_event_user));
-  }
-  if (options.event_descriptor != 0) start(WriteJsonTo(options.event_descriptor));
-  return events;
-}
-
-Events::~Events() { *lost_ = sinks_.Close(); }
-
-void Events::Take(const RunEvent& event) {
-  for (const auto& queue : queues_) queue->Take(event);
-  sinks_.Take(event);
 }
 
 }  // namespace shale::c
