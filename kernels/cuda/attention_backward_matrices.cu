@@ -33,6 +33,7 @@ struct QueryGradientTiles : MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32> {
   static_assert(2 * kElements <= kLeastSharedBytes);
 };
 
+// The tiles of the kernel of d_k and d_v.
 template <int kWidth>
 struct KeyGradientTiles : MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32> {
   using Base = MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32>;
@@ -42,8 +43,9 @@ struct KeyGradientTiles : MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32> {
   static_assert(2 * kElements <= kLeastSharedBytes);
 };
 
-// For heads of more than 128 elements. The kernel of d_v has no tile of v.
-struct WideKeyGradientTiles : MatrixTiles<256, 4, 32> {
+// Those of the two kernels for wide heads. The kernel of d_v has no tile of v.
+template <>
+struct KeyGradientTiles<256> : MatrixTiles<256, 4, 32> {
   static constexpr int kK = 0, kQ = kK + kRowTile, kDOut = kQ + kColumnTile, kV = kDOut + kColumnTile,
                        kElementsOfDV = kV, kElements = kV + kRowTile;
   static_assert(2 * kElements <= kLeastSharedBytes);
@@ -314,21 +316,20 @@ template <class T>
 absl::Status StartOfKeys(const AttentionBackward& op, const AttentionInputs<T>& in, StreamHandle stream) {
   const int64_t S = op.q_BSHD.dim(1), groups = op.k_BSGD.dim(0) * op.k_BSGD.dim(2);
   const Heads<T> d_k(op.d_k_BSGD, "d_k"), d_v(op.d_v_BSGD, "d_v");
-  if (op.q_BSHD.dim(3) > 128) {
-    using TilesT = WideKeyGradientTiles;
-    const int key_tiles = static_cast<int>(CeilDivide(S, TilesT::kRows));
-    SHALE_RETURN_IF_ERROR(Launch("AttentionBackward d_k", AttentionWideKeyGradientKernel<TilesT, T, Gradient::kDK>,
-                                 ShapeOf<TilesT>(groups, S, TilesT::kElements), stream, in, d_k, key_tiles));
-    return Launch("AttentionBackward d_v", AttentionWideKeyGradientKernel<TilesT, T, Gradient::kDV>,
-                  ShapeOf<TilesT>(groups, S, TilesT::kElementsOfDV), stream, in, d_v, key_tiles);
-  }
-  const auto start = [&](auto tiles) {
+  return WithMatrixTiles<KeyGradientTiles>(op.q_BSHD.dim(3), [&](auto tiles) {
     using TilesT = decltype(tiles);
-    return Launch("AttentionBackward d_k d_v", AttentionKeyGradientMatrixKernel<TilesT, T>,
-                  ShapeOf<TilesT>(groups, S, TilesT::kElements), stream, in, d_k, d_v,
-                  static_cast<int>(CeilDivide(S, TilesT::kRows)));
-  };
-  return op.q_BSHD.dim(3) <= 64 ? start(KeyGradientTiles<64>()) : start(KeyGradientTiles<128>());
+    const int key_tiles = static_cast<int>(CeilDivide(S, TilesT::kRows));
+    const LaunchShape shape = ShapeOf<TilesT>(groups, S, TilesT::kElements);
+    if constexpr (TilesT::kWidth > 128) {
+      SHALE_RETURN_IF_ERROR(Launch("AttentionBackward d_k", AttentionWideKeyGradientKernel<TilesT, T, Gradient::kDK>,
+                                   shape, stream, in, d_k, key_tiles));
+      return Launch("AttentionBackward d_v", AttentionWideKeyGradientKernel<TilesT, T, Gradient::kDV>,
+                    ShapeOf<TilesT>(groups, S, TilesT::kElementsOfDV), stream, in, d_v, key_tiles);
+    } else {
+      return Launch("AttentionBackward d_k d_v", AttentionKeyGradientMatrixKernel<TilesT, T>, shape, stream, in, d_k,
+                    d_v, key_tiles);
+    }
+  });
 }
 
 template <class T>
