@@ -25,11 +25,10 @@ namespace {
 template <int kWidth>
 struct QueryGradientTiles : MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32> {
   using Base = MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32>;
-  // Offsets in shared memory, in elements. If warps keep q and d_out in registers, keys and values then take the place
-  // of these.
-  static constexpr int kQ = 0, kDOut = Base::kRowTile, kK = Base::kRowsInRegisters ? 0 : 2 * Base::kRowTile,
-                       kV = kK + Base::kColumnTile;
-  static constexpr int kElements = std::max(2 * Base::kRowTile, kV + Base::kColumnTile);
+  // Offsets in shared memory, in elements. If warps keep q and d_out in registers, keys then take the place of these.
+  static constexpr int kQ = 0, kDOut = Base::kRowTile, kV = 2 * Base::kRowTile,
+                       kK = Base::kRowsInRegisters ? 0 : kV + Base::kColumnTile,
+                       kElements = std::max(kK, kV) + Base::kColumnTile;
   static_assert(2 * kElements <= kLeastSharedBytes);
 };
 
@@ -85,22 +84,30 @@ SHALE_DEVICE QueryFacts LoadFacts(const Shared<T>& shared, int tile, int row) {
           .seen_from = static_cast<int>(words.at[2])};
 }
 
-// Turns the dot products q k and d_out v of a query and a key into p and ds / scale.
+// Turns the dot products q k and d_out v of a query and a key, after AttentionInputs::Cap if there is a cap, into p and
+// ds / scale. Callers ask for the cap once for all products: a branch for each keeps the compiler from interleaving
+// their arithmetic.
 template <class T>
 SHALE_DEVICE void TakeGradient(const AttentionInputs<T>& in, const QueryFacts& query, bool sees, float& q_k,
                                float& d_out_v) {
-  float delta = query.delta;
-  if (in.cap > 0) in.Cap(delta, q_k, d_out_v);
   const float p = sees ? Exp2(q_k * in.LeftScale() * kLog2E - query.log2_sum) : 0.0f;
-  d_out_v = sees ? p * (d_out_v - delta) : 0.0f;
+  d_out_v = sees ? p * (d_out_v - query.delta) : 0.0f;
   q_k = p;
 }
 
-// Calls TakeGradient for each of the warp's keys, from position `first_key` on, and each query of a tile, in which
-// StoreFacts has stored the facts of the queries.
+// Calls Cap and TakeGradient for each of the warp's keys, from position `first_key` on, and each query of a tile, in
+// which StoreFacts has stored the facts of the queries.
 template <class TilesT, class T>
 SHALE_DEVICE void TakeGradients(const AttentionInputs<T>& in, const Shared<T>& shared, int tile, int first_key,
                                 int first_query, typename TilesT::Scores& k_q, typename TilesT::Scores& v_d_out) {
+  if (in.cap > 0) {
+    SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+      SHALE_UNROLL for (int e = 0; e < 4; ++e) {
+        const QueryFacts facts = LoadFacts<TilesT>(shared, tile, 8 * j + LaneColumn(e));
+        in.Cap(facts.delta, k_q[j][e], v_d_out[j][e]);
+      }
+    }
+  }
   SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
     SHALE_UNROLL for (int f = 0; f < 2; ++f) {
       const int column = 8 * j + LaneColumn(f), query = first_query + column;
@@ -122,29 +129,29 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   const int end_of_keys = in.mask.EndOfKeys(first_query + TilesT::kRows - 1);
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpThreads * 16;
 
-  typename TilesT::Left q, d_out;
+  int first_key = in.mask.FirstKey(b, first_query);
   BeginCopyOfRows<TilesT, TilesT::kRows>(in.q, b, h, first_query, shared, TilesT::kQ);
   BeginCopyOfRows<TilesT, TilesT::kRows>(in.d_out, b, h, first_query, shared, TilesT::kDOut);
-  if constexpr (TilesT::kRowsInRegisters) {
-    WaitForCopies();
-    __syncthreads();
-    LoadRows<TilesT>(shared, TilesT::kQ, warp_row, q);
-    LoadRows<TilesT>(shared, TilesT::kDOut, warp_row, d_out);
-    __syncthreads();
-  }
-  const auto left = [&](const typename TilesT::Left& rows, int tile) {
-    return [&, tile](int step, unsigned(&a)[4]) { GiveLeft<TilesT>(rows, shared, tile, warp_row, step, a); };
-  };
-
-  typename TilesT::Result result = {};
+  BeginCopyOfRows<TilesT, TilesT::kColumns>(in.v, b, g, first_key, shared, TilesT::kV);
   int query[2];
   QueryFacts facts[2];
   SHALE_UNROLL for (int i = 0; i < 2; ++i) {
     query[i] = first_query + warp_row + LaneRow(i);
     facts[i] = FactsOf(in, b, head, query[i]);
   }
-  int first_key = in.mask.FirstKey(b, first_query);
-  BeginCopyOfRows<TilesT, TilesT::kColumns>(in.v, b, g, first_key, shared, TilesT::kV);
+  typename TilesT::Left q, d_out;
+  if constexpr (TilesT::kRowsInRegisters) {
+    WaitForCopies();
+    __syncthreads();
+    // The next barrier, in the loop, comes before keys take the place of q and d_out.
+    LoadRows<TilesT>(shared, TilesT::kQ, warp_row, q);
+    LoadRows<TilesT>(shared, TilesT::kDOut, warp_row, d_out);
+  }
+  const auto left = [&](const typename TilesT::Left& rows, int tile) {
+    return [&, tile](int step, unsigned(&a)[4]) { GiveLeft<TilesT>(rows, shared, tile, warp_row, step, a); };
+  };
+
+  typename TilesT::Result result = {};
   for (; first_key < end_of_keys; first_key += TilesT::kColumns) {
     WaitForCopies();
     __syncthreads();  // The values are here, and nobody reads the keys before them any more.
@@ -157,6 +164,11 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
       BeginCopyOfRows<TilesT, TilesT::kColumns>(in.v, b, g, next, shared, TilesT::kV);
     }
     MultiplyRows<TilesT>(left(q, TilesT::kQ), shared, TilesT::kK, q_k);
+    if (in.cap > 0) {
+      SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+        SHALE_UNROLL for (int e = 0; e < 4; ++e) in.Cap(facts[e / 2].delta, q_k[j][e], d_out_v[j][e]);
+      }
+    }
     SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
       SHALE_UNROLL for (int e = 0; e < 4; ++e) {
         const bool sees = in.mask.Sees(query[e / 2], first_key + 8 * j + LaneColumn(e), facts[e / 2].seen_from);
