@@ -90,9 +90,10 @@ SHALE_DEVICE QueryFacts LoadFacts(const Shared<T>& shared, int tile, int row) {
 template <class T>
 SHALE_DEVICE void TakeGradient(const AttentionInputs<T>& in, const QueryFacts& query, bool sees, float& q_k,
                                float& d_out_v) {
-  const float p = sees ? Exp2(q_k * in.LeftScale() * kLog2E - query.log2_sum) : 0.0f;
-  d_out_v = sees ? p * (d_out_v - query.delta) : 0.0f;
-  q_k = p;
+  // Computed also where it is not used, because nvcc branches around an Exp2 under a condition.
+  const float p = Exp2(q_k * in.LeftScale() * kLog2E - query.log2_sum), d_score = p * (d_out_v - query.delta);
+  d_out_v = sees ? d_score : 0.0f;
+  q_k = sees ? p : 0.0f;
 }
 
 // Calls Cap and TakeGradient for each of the warp's keys, from position `first_key` on, and each query of a tile, in
