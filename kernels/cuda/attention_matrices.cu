@@ -27,8 +27,23 @@ struct ForwardMatrixTiles : MatrixTiles<kWidth, 4, 64> {
   static_assert(Base::kRowTile == Base::kColumnTile && 2 * kElements <= kLeastSharedBytes);
 };
 
+// Scales and caps scores, in powers of 2. Asks for the cap once for all of them: a branch for each keeps the compiler
+// from interleaving their arithmetic.
+template <class TilesT>
+SHALE_DEVICE void ScaleScores(float scale, float cap, typename TilesT::Scores& scores) {
+  if (cap > 0) {
+    SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+      SHALE_UNROLL for (int e = 0; e < 4; ++e) scores[j][e] = kLog2E * (cap * tanhf(scores[j][e] * scale / cap));
+    }
+  } else {
+    SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+      SHALE_UNROLL for (int e = 0; e < 4; ++e) scores[j][e] = kLog2E * (scores[j][e] * scale);
+    }
+  }
+}
+
 // Adds the scores of the lane's row i in a tile to the softmax of that row so far: its largest score, and the sum of
-// this lane's columns. score_at(j, e) gives element (j, e) in powers of 2, and scores[j][e] becomes its weight. Scales
+// this lane's columns. score_at(j, e) gives element (j, e) of `scores`, which becomes the weight of its column. Scales
 // the row of the result to the largest score.
 template <class TilesT, class ScoreAt>
 SHALE_DEVICE void TakeRow(int i, const ScoreAt& score_at, typename TilesT::Scores& scores, float& largest, float& sum,
@@ -81,11 +96,9 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     // The next barrier, in the loop, comes before values take the place of the queries.
     LoadRows<TilesT>(shared, TilesT::kQ, warp_row, queries);
   }
-  const float left_scale = cap > 0 ? 1.0f : scale;  // Of scores after the cap, which takes the scale in.
   const auto left = [&](int step, unsigned(&a)[4]) {
     GiveLeft<TilesT>(queries, shared, TilesT::kQ, warp_row, step, a);
   };
-
   typename TilesT::Result result = {};
   float largest[2] = {-kInfinity, -kInfinity}, sum[2] = {};  // Of the scores so far. `sum` counts this lane's columns.
   for (; first_key < end_of_keys; first_key += TilesT::kColumns) {
@@ -94,16 +107,11 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     BeginCopyOfRows<TilesT, TilesT::kColumns>(v, b, g, first_key, shared, TilesT::kV);
     typename TilesT::Scores scores;
     MultiplyRows<TilesT>(left, shared, TilesT::kK, scores);
-    // Asked once for all scores: a branch for each keeps the compiler from interleaving their arithmetic.
-    if (cap > 0) {
-      SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
-        SHALE_UNROLL for (int e = 0; e < 4; ++e) scores[j][e] = cap * tanhf(scores[j][e] * scale / cap);
-      }
-    }
+    ScaleScores<TilesT>(scale, cap, scores);
     SHALE_UNROLL for (int i = 0; i < 2; ++i) {
       const auto score_at = [&](int j, int e) {
-        const bool sees = mask.Sees(query[i], first_key + 8 * j + LaneColumn(e), seen_from[i]);
-        return sees ? kLog2E * (scores[j][e] * left_scale) : -kInfinity;
+        const int key = first_key + 8 * j + LaneColumn(e);
+        return mask.Sees(query[i], key, seen_from[i]) ? scores[j][e] : -kInfinity;
       };
       TakeRow<TilesT>(i, score_at, scores, largest[i], sum[i], result);
     }
