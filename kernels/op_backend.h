@@ -12,6 +12,9 @@ namespace shale {
 
 struct MatMul;  // kernels/ops/matmul.h
 
+// Whose kernels compute an attention on a GPU (Ops::KernelsOf): a library's, or Shale's own.
+inline constexpr absl::string_view kCudnnKernels = "cuDNN", kOwnKernels = "own";
+
 // Memory that one launch may overwrite, aligned to 256 bytes. Its contents are undefined before and after the launch.
 struct Scratch {
   std::byte* data = nullptr;
@@ -35,8 +38,8 @@ class Ops {
   // that use it and have the same b, transpose_b and dtype return the same size, whatever their M.
   virtual int64_t PackedBytes(const MatMul& op) const { return 0; }
 
-  // Returns whose kernels compute `op`: "cuDNN" or "own" for attention on a GPU (AttentionBackend::Takes). Returns ""
-  // for ops that always have the same kernels. The result is a literal.
+  // Returns whose kernels compute `op`: kCudnnKernels or kOwnKernels for attention on a GPU. Returns "" for ops that
+  // always have the same kernels. The result is a literal.
   virtual absl::string_view KernelsOf(const Op& op) const { return ""; }
 
   // Returns Unimplemented, naming the operands, if the device has no kernel for a combination of dtypes that Validate

@@ -3,8 +3,7 @@
 // The kernels make one pass and are bound by memory. A thread owns a pack of columns of one row and reads all of it
 // before it writes, so that d_gate_up may be gate_up, and y may be d_y. blockIdx.x is the row, because only x of a grid
 // can be large enough.
-#include <type_traits>
-
+#include "kernels/cuda/flat.h"
 #include "kernels/cuda/gate.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
@@ -57,12 +56,10 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
 template <class Start>
 absl::Status WithPacks(GateKind gate, bool aligned, DType act, int64_t F, const Start& start) {
   return WithElement(act, [&](auto element) {
-    const auto with_gate = [&](auto gate) {
-      constexpr int kPack = kPackOf<decltype(element)>;
-      if (aligned && F % kPack == 0) return start(gate, element, std::integral_constant<int, kPack>());
-      return start(gate, element, std::integral_constant<int, 1>());
-    };
-    return gate == GateKind::kSilu ? with_gate(SiluGate()) : with_gate(TanhGeluGate());
+    constexpr int kPack = kPackOf<decltype(element)>;
+    return WithWidth<kPack>(aligned && F % kPack == 0, [&](auto width) {
+      return gate == GateKind::kSilu ? start(SiluGate(), element, width) : start(TanhGeluGate(), element, width);
+    });
   });
 }
 

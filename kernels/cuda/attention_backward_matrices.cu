@@ -25,14 +25,14 @@ namespace {
 template <int kWidth>
 struct QueryGradientTiles : MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32> {
   using Base = MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32>;
-  // Offsets in shared memory, in elements. If warps keep q and d_out in registers, keys and values then take the place
-  // of these.
-  static constexpr int kQ = 0, kDOut = Base::kRowTile, kK = Base::kRowsInRegisters ? 0 : 2 * Base::kRowTile,
-                       kV = kK + Base::kColumnTile;
-  static constexpr int kElements = std::max(2 * Base::kRowTile, kV + Base::kColumnTile);
+  // Offsets in shared memory, in elements. If warps keep q and d_out in registers, keys then take the place of these.
+  static constexpr int kQ = 0, kDOut = Base::kRowTile, kV = 2 * Base::kRowTile,
+                       kK = Base::kRowsInRegisters ? 0 : kV + Base::kColumnTile,
+                       kElements = std::max(kK, kV) + Base::kColumnTile;
   static_assert(2 * kElements <= kLeastSharedBytes);
 };
 
+// The tiles of the kernel of d_k and d_v.
 template <int kWidth>
 struct KeyGradientTiles : MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32> {
   using Base = MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32>;
@@ -42,8 +42,9 @@ struct KeyGradientTiles : MatrixTiles<kWidth, 4, kWidth <= 64 ? 64 : 32> {
   static_assert(2 * kElements <= kLeastSharedBytes);
 };
 
-// For heads of more than 128 elements. The kernel of d_v has no tile of v.
-struct WideKeyGradientTiles : MatrixTiles<256, 4, 32> {
+// Those of the two kernels for wide heads. The kernel of d_v has no tile of v.
+template <>
+struct KeyGradientTiles<256> : MatrixTiles<256, 4, 32> {
   static constexpr int kK = 0, kQ = kK + kRowTile, kDOut = kQ + kColumnTile, kV = kDOut + kColumnTile,
                        kElementsOfDV = kV, kElements = kV + kRowTile;
   static_assert(2 * kElements <= kLeastSharedBytes);
@@ -83,22 +84,31 @@ SHALE_DEVICE QueryFacts LoadFacts(const Shared<T>& shared, int tile, int row) {
           .seen_from = static_cast<int>(words.at[2])};
 }
 
-// Turns the dot products q k and d_out v of a query and a key into p and ds / scale.
+// Turns the dot products q k and d_out v of a query and a key, after AttentionInputs::Cap if there is a cap, into p and
+// ds / scale. Callers ask for the cap once for all products: a branch for each keeps the compiler from interleaving
+// their arithmetic.
 template <class T>
 SHALE_DEVICE void TakeGradient(const AttentionInputs<T>& in, const QueryFacts& query, bool sees, float& q_k,
                                float& d_out_v) {
-  float delta = query.delta;
-  if (in.cap > 0) in.Cap(delta, q_k, d_out_v);
-  const float p = sees ? Exp2(q_k * in.LeftScale() * kLog2E - query.log2_sum) : 0.0f;
-  d_out_v = sees ? p * (d_out_v - delta) : 0.0f;
-  q_k = p;
+  // Computed also where it is not used, because nvcc branches around an Exp2 under a condition.
+  const float p = Exp2(q_k * in.LeftScale() * kLog2E - query.log2_sum), d_score = p * (d_out_v - query.delta);
+  d_out_v = sees ? d_score : 0.0f;
+  q_k = sees ? p : 0.0f;
 }
 
-// Calls TakeGradient for each of the warp's keys, from position `first_key` on, and each query of a tile, in which
-// StoreFacts has stored the facts of the queries.
+// Calls Cap and TakeGradient for each of the warp's keys, from position `first_key` on, and each query of a tile, in
+// which StoreFacts has stored the facts of the queries.
 template <class TilesT, class T>
 SHALE_DEVICE void TakeGradients(const AttentionInputs<T>& in, const Shared<T>& shared, int tile, int first_key,
                                 int first_query, typename TilesT::Scores& k_q, typename TilesT::Scores& v_d_out) {
+  if (in.cap > 0) {
+    SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+      SHALE_UNROLL for (int e = 0; e < 4; ++e) {
+        const QueryFacts facts = LoadFacts<TilesT>(shared, tile, 8 * j + LaneColumn(e));
+        in.Cap(facts.delta, k_q[j][e], v_d_out[j][e]);
+      }
+    }
+  }
   SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
     SHALE_UNROLL for (int f = 0; f < 2; ++f) {
       const int column = 8 * j + LaneColumn(f), query = first_query + column;
@@ -120,29 +130,29 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   const int end_of_keys = in.mask.EndOfKeys(first_query + TilesT::kRows - 1);
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpThreads * 16;
 
-  typename TilesT::Left q, d_out;
+  int first_key = in.mask.FirstKey(b, first_query);
   BeginCopyOfRows<TilesT, TilesT::kRows>(in.q, b, h, first_query, shared, TilesT::kQ);
   BeginCopyOfRows<TilesT, TilesT::kRows>(in.d_out, b, h, first_query, shared, TilesT::kDOut);
-  if constexpr (TilesT::kRowsInRegisters) {
-    WaitForCopies();
-    __syncthreads();
-    LoadRows<TilesT>(shared, TilesT::kQ, warp_row, q);
-    LoadRows<TilesT>(shared, TilesT::kDOut, warp_row, d_out);
-    __syncthreads();
-  }
-  const auto left = [&](const typename TilesT::Left& rows, int tile) {
-    return [&, tile](int step, unsigned(&a)[4]) { GiveLeft<TilesT>(rows, shared, tile, warp_row, step, a); };
-  };
-
-  typename TilesT::Result result = {};
+  BeginCopyOfRows<TilesT, TilesT::kColumns>(in.v, b, g, first_key, shared, TilesT::kV);
   int query[2];
   QueryFacts facts[2];
   SHALE_UNROLL for (int i = 0; i < 2; ++i) {
     query[i] = first_query + warp_row + LaneRow(i);
     facts[i] = FactsOf(in, b, head, query[i]);
   }
-  int first_key = in.mask.FirstKey(b, first_query);
-  BeginCopyOfRows<TilesT, TilesT::kColumns>(in.v, b, g, first_key, shared, TilesT::kV);
+  typename TilesT::Left q, d_out;
+  if constexpr (TilesT::kRowsInRegisters) {
+    WaitForCopies();
+    __syncthreads();
+    // The next barrier, in the loop, comes before keys take the place of q and d_out.
+    LoadRows<TilesT>(shared, TilesT::kQ, warp_row, q);
+    LoadRows<TilesT>(shared, TilesT::kDOut, warp_row, d_out);
+  }
+  const auto left = [&](const typename TilesT::Left& rows, int tile) {
+    return [&, tile](int step, unsigned(&a)[4]) { GiveLeft<TilesT>(rows, shared, tile, warp_row, step, a); };
+  };
+
+  typename TilesT::Result result = {};
   for (; first_key < end_of_keys; first_key += TilesT::kColumns) {
     WaitForCopies();
     __syncthreads();  // The values are here, and nobody reads the keys before them any more.
@@ -155,6 +165,11 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
       BeginCopyOfRows<TilesT, TilesT::kColumns>(in.v, b, g, next, shared, TilesT::kV);
     }
     MultiplyRows<TilesT>(left(q, TilesT::kQ), shared, TilesT::kK, q_k);
+    if (in.cap > 0) {
+      SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+        SHALE_UNROLL for (int e = 0; e < 4; ++e) in.Cap(facts[e / 2].delta, q_k[j][e], d_out_v[j][e]);
+      }
+    }
     SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
       SHALE_UNROLL for (int e = 0; e < 4; ++e) {
         const bool sees = in.mask.Sees(query[e / 2], first_key + 8 * j + LaneColumn(e), facts[e / 2].seen_from);
@@ -314,21 +329,20 @@ template <class T>
 absl::Status StartOfKeys(const AttentionBackward& op, const AttentionInputs<T>& in, StreamHandle stream) {
   const int64_t S = op.q_BSHD.dim(1), groups = op.k_BSGD.dim(0) * op.k_BSGD.dim(2);
   const Heads<T> d_k(op.d_k_BSGD, "d_k"), d_v(op.d_v_BSGD, "d_v");
-  if (op.q_BSHD.dim(3) > 128) {
-    using TilesT = WideKeyGradientTiles;
-    const int key_tiles = static_cast<int>(CeilDivide(S, TilesT::kRows));
-    SHALE_RETURN_IF_ERROR(Launch("AttentionBackward d_k", AttentionWideKeyGradientKernel<TilesT, T, Gradient::kDK>,
-                                 ShapeOf<TilesT>(groups, S, TilesT::kElements), stream, in, d_k, key_tiles));
-    return Launch("AttentionBackward d_v", AttentionWideKeyGradientKernel<TilesT, T, Gradient::kDV>,
-                  ShapeOf<TilesT>(groups, S, TilesT::kElementsOfDV), stream, in, d_v, key_tiles);
-  }
-  const auto start = [&](auto tiles) {
+  return WithMatrixTiles<KeyGradientTiles>(op.q_BSHD.dim(3), [&](auto tiles) {
     using TilesT = decltype(tiles);
-    return Launch("AttentionBackward d_k d_v", AttentionKeyGradientMatrixKernel<TilesT, T>,
-                  ShapeOf<TilesT>(groups, S, TilesT::kElements), stream, in, d_k, d_v,
-                  static_cast<int>(CeilDivide(S, TilesT::kRows)));
-  };
-  return op.q_BSHD.dim(3) <= 64 ? start(KeyGradientTiles<64>()) : start(KeyGradientTiles<128>());
+    const int key_tiles = static_cast<int>(CeilDivide(S, TilesT::kRows));
+    const LaunchShape shape = ShapeOf<TilesT>(groups, S, TilesT::kElements);
+    if constexpr (TilesT::kWidth > 128) {
+      SHALE_RETURN_IF_ERROR(Launch("AttentionBackward d_k", AttentionWideKeyGradientKernel<TilesT, T, Gradient::kDK>,
+                                   shape, stream, in, d_k, key_tiles));
+      return Launch("AttentionBackward d_v", AttentionWideKeyGradientKernel<TilesT, T, Gradient::kDV>,
+                    ShapeOf<TilesT>(groups, S, TilesT::kElementsOfDV), stream, in, d_v, key_tiles);
+    } else {
+      return Launch("AttentionBackward d_k d_v", AttentionKeyGradientMatrixKernel<TilesT, T>, shape, stream, in, d_k,
+                    d_v, key_tiles);
+    }
+  });
 }
 
 template <class T>

@@ -21,16 +21,25 @@ namespace {
 template <int kWidth>
 struct ForwardMatrixTiles : MatrixTiles<kWidth, 4, 64> {
   using Base = MatrixTiles<kWidth, 4, 64>;
-  // Offsets in shared memory, in elements. If warps keep the queries in registers, keys and values then take the place
-  // of these.
-  static constexpr int kQ = 0, kK = Base::kRowsInRegisters ? 0 : Base::kRowTile, kV = kK + Base::kColumnTile,
-                       kElements = kV + Base::kColumnTile;
-  static_assert(Base::kRowTile <= kElements && 2 * kElements <= kLeastSharedBytes);
+  // Offsets in shared memory, in elements. If warps keep the queries in registers, values then take the place of these.
+  static constexpr int kK = 0, kV = kK + Base::kColumnTile, kQ = Base::kRowsInRegisters ? kV : kV + Base::kColumnTile,
+                       kElements = kQ + Base::kRowTile;
+  static_assert(Base::kRowTile == Base::kColumnTile && 2 * kElements <= kLeastSharedBytes);
 };
 
-// Scales and caps a score, in powers of 2.
-SHALE_DEVICE float ScoreOf(float q_k, float scale, float cap) {
-  return kLog2E * (cap > 0 ? cap * tanhf(q_k * scale / cap) : q_k * scale);
+// Scales and caps scores, in powers of 2. Asks for the cap once for all of them: a branch for each keeps the compiler
+// from interleaving their arithmetic.
+template <class TilesT>
+SHALE_DEVICE void ScaleScores(float scale, float cap, typename TilesT::Scores& scores) {
+  if (cap > 0) {
+    SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+      SHALE_UNROLL for (int e = 0; e < 4; ++e) scores[j][e] = kLog2E * (cap * tanhf(scores[j][e] * scale / cap));
+    }
+  } else {
+    SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+      SHALE_UNROLL for (int e = 0; e < 4; ++e) scores[j][e] = kLog2E * (scores[j][e] * scale);
+    }
+  }
 }
 
 // Adds the scores of the lane's row i in a tile to the softmax of that row so far: its largest score, and the sum of
@@ -72,37 +81,37 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   const int head = blockIdx.x / query_tiles, b = head / heads, h = head % heads, g = h / heads_per_group;
   const int end_of_keys = mask.EndOfKeys(first_query + TilesT::kRows - 1);
   const int warp_row = static_cast<int>(threadIdx.x) / kWarpThreads * 16;
-  typename TilesT::Left queries;
+  int first_key = mask.FirstKey(b, first_query);
   BeginCopyOfRows<TilesT, TilesT::kRows>(q, b, h, first_query, shared, TilesT::kQ);
-  if constexpr (TilesT::kRowsInRegisters) {
-    WaitForCopies();
-    __syncthreads();
-    LoadRows<TilesT>(shared, TilesT::kQ, warp_row, queries);
-    __syncthreads();
-  }
-  const auto left = [&](int step, unsigned(&a)[4]) {
-    GiveLeft<TilesT>(queries, shared, TilesT::kQ, warp_row, step, a);
-  };
-
-  typename TilesT::Result result = {};
-  float largest[2] = {-kInfinity, -kInfinity}, sum[2] = {};  // Of the scores so far. `sum` counts this lane's columns.
+  BeginCopyOfRows<TilesT, TilesT::kColumns>(k, b, g, first_key, shared, TilesT::kK);
   int query[2], seen_from[2];
   SHALE_UNROLL for (int i = 0; i < 2; ++i) {
     query[i] = first_query + warp_row + LaneRow(i);
     seen_from[i] = mask.FirstKey(b, query[i]);
   }
-  int first_key = mask.FirstKey(b, first_query);
-  BeginCopyOfRows<TilesT, TilesT::kColumns>(k, b, g, first_key, shared, TilesT::kK);
+  typename TilesT::Left queries;
+  if constexpr (TilesT::kRowsInRegisters) {
+    WaitForCopies();
+    __syncthreads();
+    // The next barrier, in the loop, comes before values take the place of the queries.
+    LoadRows<TilesT>(shared, TilesT::kQ, warp_row, queries);
+  }
+  const auto left = [&](int step, unsigned(&a)[4]) {
+    GiveLeft<TilesT>(queries, shared, TilesT::kQ, warp_row, step, a);
+  };
+  typename TilesT::Result result = {};
+  float largest[2] = {-kInfinity, -kInfinity}, sum[2] = {};  // Of the scores so far. `sum` counts this lane's columns.
   for (; first_key < end_of_keys; first_key += TilesT::kColumns) {
     WaitForCopies();
     __syncthreads();  // The keys are here, and nobody reads the values before them any more.
     BeginCopyOfRows<TilesT, TilesT::kColumns>(v, b, g, first_key, shared, TilesT::kV);
     typename TilesT::Scores scores;
     MultiplyRows<TilesT>(left, shared, TilesT::kK, scores);
+    ScaleScores<TilesT>(scale, cap, scores);
     SHALE_UNROLL for (int i = 0; i < 2; ++i) {
       const auto score_at = [&](int j, int e) {
-        const bool sees = mask.Sees(query[i], first_key + 8 * j + LaneColumn(e), seen_from[i]);
-        return sees ? ScoreOf(scores[j][e], scale, cap) : -kInfinity;
+        const int key = first_key + 8 * j + LaneColumn(e);
+        return mask.Sees(query[i], key, seen_from[i]) ? scores[j][e] : -kInfinity;
       };
       TakeRow<TilesT>(i, score_at, scores, largest[i], sum[i], result);
     }

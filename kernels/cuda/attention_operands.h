@@ -55,8 +55,9 @@ struct Mask {
   SHALE_DEVICE int FirstKey(int b, int query) const {
     const int first = window > 0 && query >= window ? query - window + 1 : 0;
     if (!position_ids_BS.present() || query >= length) return first;
-    const int id = position_ids_BS.Load(static_cast<int64_t>(b) * length + query);
-    return id >= 0 && query - id > first ? query - id : first;
+    const int64_t t = static_cast<int64_t>(b) * length + query;
+    const int document = query - static_cast<int>(PositionOf(position_ids_BS, t, query));
+    return document > first ? document : first;
   }
   SHALE_DEVICE int EndOfKeys(int query) const { return causal && query < length ? query + 1 : length; }
   SHALE_DEVICE int FirstQuery(int key) const { return causal ? key : 0; }

@@ -6,9 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "kernels/device/cuda/handles.h"
+#include "kernels/op.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
@@ -47,5 +50,18 @@ class AttentionBackend {
   virtual absl::Status Enqueue(const AttentionForward& op, Scratch scratch, StreamHandle stream) = 0;
   virtual absl::Status Enqueue(const AttentionBackward& op, Scratch scratch, StreamHandle stream) = 0;
 };
+
+template <class OpType>
+concept AttentionOp = std::is_same_v<OpType, AttentionForward> || std::is_same_v<OpType, AttentionBackward>;
+
+// Returns whether the library computes `op`, and not Shale's own kernels. These compute every attention if there is no
+// library, that is, if `library` is null.
+template <AttentionOp OpType>
+bool IsByLibrary(const AttentionBackend* library, const OpType& op) {
+  return library != nullptr && library->Takes(op);
+}
+
+// Implements Ops::KernelsOf for a GPU on which IsByLibrary decides who computes attention. `library` may be null.
+absl::string_view KernelsOfAttention(const AttentionBackend* library, const Op& op);
 
 }  // namespace shale::cuda

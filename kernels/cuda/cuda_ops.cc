@@ -16,9 +16,6 @@ using cuda::StreamHandle;
 
 template <class OpType>
 inline constexpr bool kIsMatMul = std::is_same_v<OpType, MatMul>;
-template <class OpType>
-inline constexpr bool kAttention =
-    std::is_same_v<OpType, AttentionForward> || std::is_same_v<OpType, AttentionBackward>;
 
 class CudaOps : public Ops {
  public:
@@ -50,15 +47,10 @@ class CudaOps : public Ops {
 
  private:
   template <class OpType>
-  bool ByLibrary(const OpType& op) const {
-    return options_.attention != nullptr && options_.attention->Takes(op);
-  }
-
-  template <class OpType>
   absl::Status PrepareOp(const OpType& op, int64_t scratch_bytes) {
     if constexpr (kIsMatMul<OpType>) return options_.matmuls->Prepare(op);
-    if constexpr (kAttention<OpType>) {
-      if (ByLibrary(op)) return options_.attention->Prepare(op, scratch_bytes);
+    if constexpr (cuda::AttentionOp<OpType>) {
+      if (cuda::IsByLibrary(options_.attention.get(), op)) return options_.attention->Prepare(op, scratch_bytes);
       if (options_.attention != nullptr && options_.on_declined) options_.on_declined(Op(op));
     }
     return absl::OkStatus();
@@ -69,8 +61,8 @@ class CudaOps : public Ops {
     if constexpr (kIsMatMul<OpType>) {
       return options_.matmuls->Enqueue(op, scratch, stream);
     } else {
-      if constexpr (kAttention<OpType>) {
-        if (ByLibrary(op)) return options_.attention->Enqueue(op, scratch, stream);
+      if constexpr (cuda::AttentionOp<OpType>) {
+        if (cuda::IsByLibrary(options_.attention.get(), op)) return options_.attention->Enqueue(op, scratch, stream);
       }
       return cuda::Run(op, scratch, stream);
     }

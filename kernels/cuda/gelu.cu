@@ -56,12 +56,9 @@ SHALE_KERNEL SHALE_BOUNDS(kFlatThreads)
 template <class Start>
 absl::Status WithKind(GeluKind kind, DType act, bool aligned, const Start& start) {
   return WithElement(act, [&](auto element) {
-    const auto with_width = [&](auto kind) {
-      constexpr int kPack = kPackOf<decltype(element)>;
-      return aligned ? start(kind, element, std::integral_constant<int, kPack>())
-                     : start(kind, element, std::integral_constant<int, 1>());
-    };
-    return kind == GeluKind::kTanh ? with_width(TanhGelu()) : with_width(ErfGelu());
+    return WithWidth<kPackOf<decltype(element)>>(aligned, [&](auto width) {
+      return kind == GeluKind::kTanh ? start(TanhGelu(), element, width) : start(ErfGelu(), element, width);
+    });
   });
 }
 

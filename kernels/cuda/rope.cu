@@ -117,7 +117,7 @@ absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
     using T = decltype(element);
     const Heads<T> heads = {Whole<T>(x, "x"), x.dim(0),    x.dim(1),   x.dim(2), half,
                             x.stride(0),      x.stride(1), x.stride(2)};
-    const auto start = [&](auto width) {
+    return WithWidth<kPackOf<T>>(RowsAligned(x) && half % kPackOf<T> == 0, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const int64_t threads = heads.B * heads.S * (half / N);
       const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(threads, kThreads)),
@@ -125,9 +125,7 @@ absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
                                  .block = dim3(kThreads)};
       return Launch("Rope", RopeKernel<T, N>, shape, stream, heads, Whole<int32_t>(op.position_ids_BS, "position_ids"),
                     op.begins_B.present(), table.cosines, table.sines);
-    };
-    return RowsAligned(x) && half % kPackOf<T> == 0 ? start(std::integral_constant<int, kPackOf<T>>())
-                                                    : start(std::integral_constant<int, 1>());
+    });
   });
 }
 

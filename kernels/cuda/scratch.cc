@@ -81,23 +81,14 @@ int64_t ScratchBytesOf(const QuantizeShard& op) {
   return PartialMaximaBytes(PackedRows::Of(op.weight_P.dtype, 1, op.weight_P.elements(), /*contiguous=*/true));
 }
 
-absl::string_view KernelsOfAttention(const AttentionBackend* attention, const Op& op) {
-  const auto* forward = op.As<AttentionForward>();
-  const auto* backward = op.As<AttentionBackward>();
-  if (forward == nullptr && backward == nullptr) return "";
-  const bool taken =
-      attention != nullptr && (forward != nullptr ? attention->Takes(*forward) : attention->Takes(*backward));
-  return taken ? "cuDNN" : "own";
-}
-
 int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op) {
   return std::visit(
       [&]<class OpType>(const OpType& o) {
         if constexpr (std::is_same_v<OpType, MatMul>) {
           return matmuls.ScratchBytes(o);
         } else {
-          if constexpr (std::is_same_v<OpType, AttentionForward> || std::is_same_v<OpType, AttentionBackward>) {
-            if (attention != nullptr && attention->Takes(o)) return attention->ScratchBytes(o);
+          if constexpr (AttentionOp<OpType>) {
+            if (IsByLibrary(attention, o)) return attention->ScratchBytes(o);
           }
           return ScratchBytesOf(o);
         }
@@ -108,10 +99,10 @@ int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* a
 int64_t AmpleScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op,
                               int64_t most_bytes) {
   const auto* backward = op.As<AttentionBackward>();
-  if (backward == nullptr || attention == nullptr || !attention->Takes(*backward)) {
-    return ScratchBytesWith(matmuls, attention, op);
+  if (backward != nullptr && IsByLibrary(attention, *backward)) {
+    return attention->AmpleScratchBytes(*backward, most_bytes);
   }
-  return attention->AmpleScratchBytes(*backward, most_bytes);
+  return ScratchBytesWith(matmuls, attention, op);
 }
 
 }  // namespace shale::cuda

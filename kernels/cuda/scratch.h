@@ -1,10 +1,9 @@
-// The scratch that ops need on a GPU, and whose kernels compute them. The scratch follows from shapes and dtypes alone,
-// in plain C++: builds without a CUDA toolkit plan for GPUs with it.
+// The scratch that ops need on a GPU. It follows from shapes and dtypes alone, in plain C++: builds without a CUDA
+// toolkit plan for GPUs with it.
 #pragma once
 
 #include <cstdint>
 
-#include "absl/strings/string_view.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/cuda/work_division.h"
 #include "kernels/op.h"
@@ -40,11 +39,8 @@ int64_t RopeTableBytes(const Tensor& x_RC, const Float8Source& source);
 // Returns how many rows Rope's table of cosines and sines has, each of D / 2 elements.
 int64_t RopeTableRows(const Rope& op);
 
-// Implements Ops::KernelsOf for a GPU whose library for attention is `attention`, which may be null.
-absl::string_view KernelsOfAttention(const AttentionBackend* attention, const Op& op);
-
-// Returns the bytes of scratch that `op` needs if `matmuls` computes matmuls, `attention` what it takes, and kernels
-// the rest. `attention` may be null.
+// Returns the bytes of scratch that `op` needs if `matmuls` computes matmuls, `attention`, which may be null, what it
+// takes (IsByLibrary), and kernels the rest.
 int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op);
 // Returns the same for Ops::AmpleScratchBytes.
 int64_t AmpleScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op,

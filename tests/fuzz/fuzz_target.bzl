@@ -2,6 +2,18 @@
 
 load("//tools/build_defs:tests.bzl", "cc_test")
 
+# A source that includes that of a target, under a name of its own for its function, and adds it to those that the test
+# of the corpora runs.
+_REPLAYED = """cat > $@ <<'END'
+#include "tests/fuzz/replay.h"
+
+#define LLVMFuzzerTestOneInput {name}_fuzz
+#include "tests/fuzz/{name}_fuzz.cc"
+#undef LLVMFuzzerTestOneInput
+static const bool {name}_added = shale::testing::AddFuzzTarget("{name}", {name}_fuzz);
+END
+"""
+
 def fuzz_target(name, deps, data = []):
     """Builds <name>_fuzz from <name>_fuzz.cc, which defines LLVMFuzzerTestOneInput.
 
@@ -21,6 +33,13 @@ def fuzz_target(name, deps, data = []):
         tags = ["manual"],
         deps = deps + [":properties"],
     )
+    native.genrule(
+        name = name + "_replayed",
+        testonly = True,
+        outs = [name + "_replayed.cc"],
+        cmd = _REPLAYED.format(name = name),
+        visibility = ["//visibility:private"],
+    )
     native.cc_library(
         name = name + "_fuzz_source",
         testonly = True,
@@ -30,52 +49,19 @@ def fuzz_target(name, deps, data = []):
         deps = deps + [":properties"],
     )
 
-def _replayed_sources_impl(ctx):
-    outputs = []
-    for unit in range(ctx.attr.units):
-        output = ctx.actions.declare_file("%s_%d_of_%d.cc" % (ctx.label.name, unit + 1, ctx.attr.units))
-        lines = ["#include \"tests/fuzz/replay.h\"\n"]
-        for name in ctx.attr.targets[unit::ctx.attr.units]:
-            lines.append("""
-#define LLVMFuzzerTestOneInput {name}_fuzz
-#include "tests/fuzz/{name}_fuzz.cc"
-#undef LLVMFuzzerTestOneInput
-static const bool {name}_added = shale::testing::AddFuzzTarget("{name}", {name}_fuzz);
-""".format(name = name))
-        ctx.actions.write(output, "".join(lines))
-        outputs.append(output)
-    return [DefaultInfo(files = depset(outputs))]
-
-_replayed_sources = rule(
-    doc = "Generates sources that include those of fuzz targets, each with a name of its own for its function.",
-    implementation = _replayed_sources_impl,
-    attrs = {
-        "targets": attr.string_list(mandatory = True),
-        "units": attr.int(mandatory = True, doc = "How many sources there are. Each is one compilation."),
-    },
-)
-
-def fuzz_corpora_test(name, deps, units = 2):
+def fuzz_corpora_test(name, deps):
     """A test that runs every input of every text in corpus/ once.
 
-    All targets are compiled together and linked once. So names in their anonymous namespaces must differ.
+    All targets are linked once, and compiled together as sources of tests are (joined_sources.bzl).
 
     Args:
       name: the name of the test.
       deps: what reads the corpora and calls the targets.
-      units: how many compilations.
     """
     targets = [path[len("corpus/"):-len(".txt")] for path in native.glob(["corpus/*.txt"])]
-    _replayed_sources(
-        name = name + "_sources",
-        testonly = True,
-        targets = targets,
-        units = units,
-        visibility = ["//visibility:private"],
-    )
     cc_test(
         name = name,
         size = "small",
-        srcs = [":%s_sources" % name],
+        srcs = [target + "_replayed.cc" for target in targets],
         deps = deps + [":%s_fuzz_source" % target for target in targets],
     )

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/op_backend.h"
 
 namespace shale {
 namespace {
@@ -48,7 +49,7 @@ absl::string_view WordsOfLikeKinds(absl::string_view kind) {
   size_t end = kind.find(' ');
   if (end == kind.npos) return kind;
   const absl::string_view rest = kind.substr(end + 1);
-  if (BeginsWithWords(rest, "own") || BeginsWithWords(rest, "cuDNN")) end = kind.find(' ', end + 1);
+  if (BeginsWithWords(rest, kOwnKernels) || BeginsWithWords(rest, kCudnnKernels)) end = kind.find(' ', end + 1);
   return end == kind.npos ? kind : kind.substr(0, kind.find(' ', end + 1));
 }
 

@@ -88,8 +88,8 @@ class CudaBackend : public Backend {
                        .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr,
                        .host = options_.create_host_ops ? options_.create_host_ops(ranks) : nullptr};
     // A plan is for the first GPU, if there is one.
-    const absl::StatusOr<CudaDeviceProperties> known = gpu != nullptr ? *gpu : runtime_->Properties(0);
-    if (known.ok()) ops.gpu = {.major = known->compute_major, .minor = known->compute_minor};
+    const CudaDeviceProperties known = gpu != nullptr ? *gpu : FirstGpu();
+    ops.gpu = {.major = known.compute_major, .minor = known.compute_minor};
     if (device != nullptr) {
       ops.on_declined = [declined = declined_](const Op& op) { declined->Add(op); };
       ops.use_device = [runtime = runtime_, ordinal = ToCuda(*device).ordinal()] {

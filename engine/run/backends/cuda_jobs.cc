@@ -29,12 +29,10 @@ struct UsedTable {
   std::string gpu;                           // The first one.
 };
 
-// Returns the table that the job names, which in a folder is that of the first GPU. If it names none, returns the one
-// that is compiled in for this GPU.
-absl::StatusOr<UsedTable> TableOf(const Job& job, CudaRuntime& runtime) {
+// Returns the table that the job names, which in a folder is that of `gpu`, the first one. If it names none, returns
+// the one that is compiled in for this GPU.
+absl::StatusOr<UsedTable> TableOf(const Job& job, const absl::StatusOr<CudaDeviceProperties>& gpu) {
   UsedTable used{.origin = job.runtime.tuning_table};
-  // Without a GPU nothing runs, and whoever needs one says so.
-  const absl::StatusOr<CudaDeviceProperties> gpu = runtime.Properties(0);
   if (gpu.ok()) used.gpu = gpu->name;
   TuningTable table;
   if (used.origin.empty()) {
@@ -83,10 +81,12 @@ std::unique_ptr<cuda::AttentionBackend> CreateAttention(const cuda::CudnnAttenti
       attention);
 }
 
-std::string DescribeAttention(bool cudnn, bool deterministic) {
+std::string DescribeAttention(bool cudnn, const cuda::CudnnAttentionOptions& attention) {
   if (cudnn) {
-    return absl::StrCat("attention by cuDNN where it can",
-                        deterministic ? "" : ", whose gradients differ in the last bits from run to run");
+    return absl::StrCat(
+        "attention by cuDNN where it supports it",
+        attention.rates.size() > 0 ? " and was not measured to be slower than the engine's kernels" : "",
+        attention.deterministic ? "" : ", whose gradients differ in the last bits from run to run");
   }
   const absl::Status built = cuda::BuiltWithCudnn();
   return absl::StrCat("attention by the engine's own kernels", built.ok() ? "" : " (", built.message(),
@@ -99,14 +99,6 @@ std::string DescribeAttention(bool cudnn, bool deterministic) {
 bool UsesCudnn(const Job& job) { return job.runtime.cudnn_attention.value_or(true) && cuda::BuiltWithCudnn().ok(); }
 
 absl::StatusOr<std::shared_ptr<NcclApi>> LoadSharedNccl() { return LoadNccl(); }
-
-// Returns the options of attention for the kind of the first GPU, which decides for the plan and for all ranks.
-absl::StatusOr<cuda::CudnnAttentionOptions> AttentionOptionsHere(const Job& job, CudaRuntime& runtime) {
-  const absl::StatusOr<CudaDeviceProperties> gpu = runtime.Properties(0);
-  cuda::ComputeCapability kind;
-  if (gpu.ok()) kind = {.major = gpu->compute_major, .minor = gpu->compute_minor};
-  return AttentionOptionsOn(job, kind);
-}
 
 // Returns the options that decide the ops of the job. `tuning` may be null.
 CudaBackendOptions OpsOptions(const Job& job, const std::shared_ptr<const TuningTable>& tuning,
@@ -146,14 +138,18 @@ void PrepareCuda(const Job& job) {
 absl::StatusOr<std::unique_ptr<Backend>> CreateOnCuda(const Job& job, HostOpsFactory create_host_ops,
                                                       const BackendPlace& place) {
   const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
-  SHALE_ASSIGN_OR_RETURN(const UsedTable tuning, TableOf(job, *runtime));
+  // The first GPU decides for the plan and for all ranks. Without a GPU nothing runs, and whoever needs one says so.
+  const absl::StatusOr<CudaDeviceProperties> gpu = runtime->Properties(0);
+  SHALE_ASSIGN_OR_RETURN(const UsedTable tuning, TableOf(job, gpu));
   SHALE_RETURN_IF_ERROR(CheckCudaRanks(job));
   SHALE_RETURN_IF_ERROR(CheckProcesses(job, place));
-  SHALE_ASSIGN_OR_RETURN(const cuda::CudnnAttentionOptions attention, AttentionOptionsHere(job, *runtime));
+  cuda::ComputeCapability kind;
+  if (gpu.ok()) kind = {.major = gpu->compute_major, .minor = gpu->compute_minor};
+  SHALE_ASSIGN_OR_RETURN(const cuda::CudnnAttentionOptions attention, AttentionOptionsOn(job, kind));
   CudaBackendOptions options = OpsOptions(job, tuning.table, attention, std::move(create_host_ops));
   options.share = place.share;
-  options.describe_libraries = [tuning, cudnn = UsesCudnn(job), deterministic = job.runtime.deterministic_attention] {
-    return absl::StrCat(DescribeMatMuls(tuning), "; ", DescribeAttention(cudnn, deterministic));
+  options.describe_libraries = [tuning, cudnn = UsesCudnn(job), attention] {
+    return absl::StrCat(DescribeMatMuls(tuning), "; ", DescribeAttention(cudnn, attention));
   };
   JoinByNccl(job, LoadSharedNccl, runtime, place, options);
   return CreateCudaBackend(runtime, std::move(options));

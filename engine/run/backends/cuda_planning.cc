@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/run/backends/tuning_file.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 #include "kernels/cuda/planned_ops.h"
@@ -34,6 +33,13 @@ absl::Status CheckCudaRanks(const Job& job) {
       "sharding.ranks: collectives between ranks that share a GPU, and IN_PROCESS collectives, support at most ",
       cuda::kMostSummedRanks, " ranks, and the job has ", job.sharding.ranks,
       "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
+}
+
+absl::StatusOr<cuda::AttentionRates> CompiledAttentionRates(absl::Span<const CompiledFile> tables) {
+  SHALE_CHECK(tables.size() == 1) << tables.size();
+  absl::StatusOr<cuda::AttentionRates> rates = cuda::AttentionRates::Parse(tables[0].text);
+  if (rates.ok()) return rates;
+  return absl::InvalidArgumentError(absl::StrCat("tools/tuning/", tables[0].name, ": ", rates.status().message()));
 }
 
 absl::StatusOr<cuda::CudnnAttentionOptions> AttentionOptionsOn(const Job& job, const cuda::ComputeCapability& gpu) {

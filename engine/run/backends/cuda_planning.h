@@ -5,10 +5,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/compile/memory/machine.h"
+#include "engine/files/io/file.h"
 #include "engine/plan/config/job.h"
 #include "engine/run/backends/device_kind.h"
 #include "kernels/cuda/availability.h"
+#include "kernels/cuda/cudnn/attention_rates.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 
 namespace shale {
@@ -37,6 +40,13 @@ inline cuda::CudnnAttentionOptions AttentionOptionsOf(const Job& job) {
   }
   return options;
 }
+
+// Holds one file, tools/tuning/attention.txt.
+extern const absl::Span<const CompiledFile> kCompiledAttention;
+
+// Returns the rates of attention of all kinds of GPUs, from the one file in `tables`. Returns InvalidArgument if the
+// file is no such table.
+absl::StatusOr<cuda::AttentionRates> CompiledAttentionRates(absl::Span<const CompiledFile> tables = kCompiledAttention);
 
 // Returns AttentionOptionsOf the job. If the job does not set runtime.cudnn_attention, adds the rates that were
 // measured on such GPUs: they then decide whether cuDNN computes an attention that it supports. Returns InvalidArgument

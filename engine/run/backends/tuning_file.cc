@@ -51,13 +51,6 @@ absl::StatusOr<cuda::TuningTable> CompiledTuningTable(absl::string_view gpu, abs
   return cuda::TuningTable();
 }
 
-absl::StatusOr<cuda::AttentionRates> CompiledAttentionRates(absl::Span<const CompiledFile> tables) {
-  SHALE_CHECK(tables.size() == 1) << tables.size();
-  absl::StatusOr<cuda::AttentionRates> rates = cuda::AttentionRates::Parse(tables[0].text);
-  if (rates.ok()) return rates;
-  return absl::InvalidArgumentError(absl::StrCat("tools/tuning/", tables[0].name, ": ", rates.status().message()));
-}
-
 absl::StatusOr<cuda::TuningTable> ReadTuningTable(const std::string& path) {
   SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kLargestTable));
   return ParseTable(path, text);

@@ -1,5 +1,5 @@
 // Files with tables of tuned matmuls: tools/tune writes them and runtime.tuning_table names one. A job that names none
-// uses the compiled table of its GPU, if tools/tuning has one. The table of rates of attention is compiled in, too.
+// uses the compiled table of its GPU, if tools/tuning has one.
 #pragma once
 
 #include <string>
@@ -9,7 +9,6 @@
 #include "absl/types/span.h"
 #include "engine/files/io/file.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
-#include "kernels/cuda/cudnn/attention_rates.h"
 
 namespace shale {
 
@@ -27,13 +26,6 @@ extern const absl::Span<const CompiledFile> kCompiledTables;
 // table.
 absl::StatusOr<cuda::TuningTable> CompiledTuningTable(absl::string_view gpu,
                                                       absl::Span<const CompiledFile> tables = kCompiledTables);
-
-// Holds one file, tools/tuning/attention.txt.
-extern const absl::Span<const CompiledFile> kCompiledAttention;
-
-// Returns the rates of attention of all kinds of GPUs, from the one file in `tables`. Returns InvalidArgument if the
-// file is no such table.
-absl::StatusOr<cuda::AttentionRates> CompiledAttentionRates(absl::Span<const CompiledFile> tables = kCompiledAttention);
 
 // Reads the table at `path`. Returns NotFound if there is no file, InvalidArgument if it is not a table, and otherwise
 // the errors of ReadFile. Errors name the path.

@@ -1,4 +1,5 @@
-// Tests that a job is planned for a machine that is described as it is for the machine itself.
+// Tests that a job is planned for a machine that is described as it is for the machine itself, and with which rates of
+// attention.
 #include <memory>
 #include <string>
 
@@ -6,6 +7,7 @@
 #include "engine/api/backend.h"
 #include "engine/plan/planner/job_plan.h"
 #include "engine/plan/time/profile.h"
+#include "engine/run/backends/cuda_planning.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/hardware_threads.h"
@@ -101,6 +103,24 @@ TEST(PlanningMachine, RefusesBlockwiseScalesOnGpusOtherThanHopper) {
     EXPECT_THAT(message, ::testing::HasSubstr("this GPU has compute capability 10.0"));
     EXPECT_THAT(message, ::testing::HasSubstr("choose precision.fp8_scaling TENSORWISE"));
   }
+}
+
+// Without a measurement of our own kernels cuDNN computes what it can, and bits stay as they are. Whoever commits rates
+// of ours changes the last expectation, and says which jobs get other bits.
+TEST(PlanningMachine, TheCompiledRatesOfAttentionCanBeRead) {
+  const auto rates = CompiledAttentionRates();
+  ASSERT_TRUE(rates.ok()) << rates.status();
+  EXPECT_GT(rates->On({9, 0}).size(), 0);
+  for (const bool backward : {false, true}) {
+    for (const int64_t width : {64, 96, 128}) {
+      for (const int64_t length : {1024, 2048, 4096, 8192}) {
+        EXPECT_FALSE(rates->On({9, 0}).OwnIsFaster({.backward = backward, .length = length, .width = width}));
+      }
+    }
+  }
+  const CompiledFile poem[] = {{"attention.txt", "no table\n"}};
+  EXPECT_THAT(std::string(CompiledAttentionRates(poem).status().message()),
+              ::testing::StartsWith("tools/tuning/attention.txt: line 1: wanted \"shale attention rates 1\""));
 }
 
 }  // namespace

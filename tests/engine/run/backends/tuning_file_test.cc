@@ -78,23 +78,5 @@ TEST(TuningFileTest, AllCompiledTablesCanBeRead) {
   }
 }
 
-// Without a measurement of our own kernels cuDNN computes what it can, and bits stay as they are. Whoever commits rates
-// of ours changes the last expectation, and says which jobs get other bits.
-TEST(TuningFileTest, TheCompiledRatesOfAttentionCanBeRead) {
-  const auto rates = CompiledAttentionRates();
-  ASSERT_TRUE(rates.ok()) << rates.status();
-  EXPECT_GT(rates->On({9, 0}).size(), 0);
-  for (const bool backward : {false, true}) {
-    for (const int64_t width : {64, 96, 128}) {
-      for (const int64_t length : {1024, 2048, 4096, 8192}) {
-        EXPECT_FALSE(rates->On({9, 0}).OwnIsFaster({.backward = backward, .length = length, .width = width}));
-      }
-    }
-  }
-  const CompiledFile poem[] = {{"attention.txt", "no table\n"}};
-  EXPECT_THAT(std::string(CompiledAttentionRates(poem).status().message()),
-              StartsWith("tools/tuning/attention.txt: line 1: wanted \"shale attention rates 1\""));
-}
-
 }  // namespace
 }  // namespace shale

@@ -117,9 +117,9 @@ TEST(KernelCounts, AttentionForwardReadsQueriesOnceAndKeepsScoresInRegisters) {
     EXPECT_EQ(f.arrays["out"].written, c.H * c.matrix());
     EXPECT_EQ(f.written_bytes, c.H * (c.matrix() + 4 * c.S));
     EXPECT_EQ(f.multiply_adds, c.H * 2 * c.D * kOwned * c.passed());
-    // Two for the queries, unless these are wide, and two for each 64 keys.
+    // One for the queries, unless these are wide, and two for each 64 keys.
     EXPECT_EQ(f.blocks, c.H * c.blocks());
-    EXPECT_EQ(f.block_barriers, (c.wide() ? 0 : 2) * f.blocks + 2 * c.H * c.passed() / kOwned);
+    EXPECT_EQ(f.block_barriers, (c.wide() ? 0 : 1) * f.blocks + 2 * c.H * c.passed() / kOwned);
     // Queries go through shared memory: once, or if they are wide once for each 64 keys. Keys and values are stored
     // there, and each warp loads all of them.
     const int64_t loads = c.wide() ? c.passed() * c.row() : c.matrix();
@@ -157,10 +157,10 @@ TEST(KernelCounts, AttentionBackwardWritesItsGradientsOnceAndNothingElse) {
     EXPECT_EQ(b.arrays["d_k"].written, c.matrix());
     EXPECT_EQ(b.arrays["d_v"].written, c.matrix());
     EXPECT_EQ(b.multiply_adds, c.H * (c.wide() ? 8 : 7) * c.D * kOwned * c.passed());
-    // In the kernel of d_q two for the queries, unless these are wide. Two for each tile of columns, but only one where
+    // In the kernel of d_q one for the queries, unless these are wide. Two for each tile of columns, but only one where
     // d_k and d_v have one kernel, which has two tiles of q and of d_out.
     const int64_t tiles = c.passed() / c.columns();
-    EXPECT_EQ(b.block_barriers, c.H * ((c.wide() ? 0 : 2) * c.blocks() + (2 + (c.wide() ? 4 : 1)) * tiles));
+    EXPECT_EQ(b.block_barriers, c.H * ((c.wide() ? 0 : 1) * c.blocks() + (2 + (c.wide() ? 4 : 1)) * tiles));
     // For d_q a warp loads the keys twice and the values once. For d_k and d_v it loads queries and d_out twice, and
     // for each tile of them its keys and values again, and eight lanes of it load the facts of each query, which are
     // stored once. For d_k alone it loads d_out once, and for d_v alone both once, and of its own rows the keys.
