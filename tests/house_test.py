@@ -18,19 +18,16 @@ import unittest
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(_ROOT, "tools/build_defs"))
-
-import test_times  # noqa: E402
-
-sys.path[:0] = [os.path.join(_ROOT, "tests/fuzz"), os.path.join(_ROOT, "tools/manual/pictures")]
+sys.path[:0] = [os.path.join(_ROOT, folder) for folder in ("tools/build_defs", "tests/fuzz", "tools/manual/pictures")]
 
 import corpus  # noqa: E402
 import draw  # noqa: E402
+import test_times  # noqa: E402
 
 _SOURCES = (".h", ".cc", ".cu", ".cuh")
 _TOPS = ("engine", "kernels", "sharding")  # The folders whose packages have an entry in _MAY_INCLUDE.
 _OTHER_FILES = ("BUILD", ".bzl", ".md", ".txt")  # What these folders hold besides sources.
-_COLUMNS = 120
+_COLUMNS, _LINES = 120, 500
 _FUNCTION_LINES = 60
 # A file of this repository, by its path from the root; placeholders such as tests/TARGET.txt have capital letters.
 _NAMED_FILE = (r"(?<![\w/.@-])(?:engine|kernels|sharding|proto|tests|tools)/[a-z0-9_/.-]*(?<!\.pb)"
@@ -91,17 +88,15 @@ _API_OWNERS = api_owners()
 # public header passes on, such as Job, without making its members public.
 _COMPLETING = {
     "engine/api/backend.h": {"engine/run/runtime/backend.h"}, "engine/api/model.h": {"kernels/dtype.h"},
-    "engine/api/checkpoint.h": {"engine/files/checkpoint/manifest.h"},
+    "engine/api/checkpoint.h": {"engine/files/checkpoint/manifest.h"}, "engine/api/job.h": {"engine/plan/config/job.h"},
     "engine/api/graph_builder.h": {"engine/compile/graph/graph.h"},
-    "engine/api/job.h": {"engine/plan/config/job.h"}, "engine/api/layers.h": {"kernels/ops/rope.h", "kernels/tensor.h"},
+    "engine/api/layers.h": {"kernels/ops/rope.h", "kernels/tensor.h"},
     "engine/api/plan.h": {"engine/plan/planner/job_plan.h", "engine/plan/planner/variant.h"},
 }
 
 # What the struct of a job, and the parser of jobs besides, include of what compiles programs and reads files.
-_JOB_INCLUDES = {
-    "engine/compile/model/config.h", "engine/compile/optimizer/optimizer.h", "engine/compile/step/options_enums.h",
-    "engine/files/data/data_enums.h",
-}
+_JOB_INCLUDES = {"engine/compile/model/config.h", "engine/compile/optimizer/optimizer.h",
+                 "engine/compile/step/options_enums.h", "engine/files/data/data_enums.h"}
 _PARSER_INCLUDES = {"engine/compile/model/adapter.h", "engine/files/checkpoint/safetensors.h",
                     "engine/files/hugging_face/config.h", "engine/files/io/file.h"}
 
@@ -405,20 +400,23 @@ class HouseTest(unittest.TestCase):
                    if path.split("/")[0] in _TOPS and not path.endswith(_SOURCES + _OTHER_FILES)]
         self.assertFalse(unknown, f"name sources {', '.join(_SOURCES)}: other files are not checked for their includes")
 
-    def test_lines_are_at_most_120_columns_wide(self):
+    def test_lines_are_at_most_120_columns_wide_and_files_500_lines_long(self):
         kinds = _SOURCES + (".py", ".bzl", ".proto", ".textproto", "BUILD", ".sh", "tools/test", "tools/quickstart",
                             "tools/fuzz", "tools/install", "tools/bench_tokenize", "tools/launch", "tools/inspect_run",
                             ".slurm", ".yaml")
-        wide = []
+        wide, long = [], []
         for path in self.files:
             if not path.endswith(kinds) or "/corpus/" in path or "/golden/" in path or "testdata/" in path:
                 continue
             # The contents of a raw string are data.
             text = re.sub(r'R"\((.*?)\)"', lambda raw: "\n" * raw.group(0).count("\n"), self.read(path), flags=re.S)
+            if text.count("\n") > _LINES and not path.endswith(".textproto"):  # Profiles of machines are tables.
+                long.append(path)
             for number, line in enumerate(text.split("\n"), 1):
                 if len(line) > _COLUMNS:
                     wide.append(f"{path}:{number}: {len(line)} columns")
         self.assertFalse(wide, "\n".join(wide))
+        self.assertFalse(long, f"divide files of more than {_LINES} lines by their subjects")
 
     # Regression: --help gave what stood in the next line to the value there. protoc ends such a comment with its line.
     def test_comments_behind_a_line_of_a_proto_end_in_it(self):

@@ -23,6 +23,16 @@ CustomModel Denoiser(int64_t blocks) {
 CustomModel Encoder(int64_t blocks) {
   return examples::MaskedEncoder({.width = 12, .heads = 3, .hidden = 20, .blocks = blocks});
 }
+// A matrix with an inner width of 144 has a whole block of 128 x 128 numbers and a smaller one.
+CustomModel Float8Classifier(int64_t blocks) {
+  return examples::TableClassifier({.cells = kCells, .width = 32, .hidden = 144, .blocks = blocks});
+}
+CustomModel Float8Transformer(int64_t blocks) {
+  return examples::UniversalTransformer({.width = 32, .heads = 2, .hidden = 48, .steps = blocks});
+}
+CustomModel Float8Encoder(int64_t blocks) {
+  return examples::MaskedEncoder({.width = 32, .heads = 2, .hidden = 144, .blocks = blocks});
+}
 
 Tokens TokensOnly(int64_t sequences, int64_t length) {
   return RandomTokens(sequences, length, kVocabulary, 5, /*masks=*/false);
@@ -64,10 +74,11 @@ Tokens MaskedSentences(int64_t sequences, int64_t length) {
 }
 
 constexpr Example kExamples[] = {
-    {"TableClassifier", Classifier, FeaturesAndClasses, kVocabulary, "blocks.*.up"},
-    {"UniversalTransformer", Transformer, TokensOnly, kVocabulary, "steps.*.qkv"},
-    {"DiffusionMlp", Denoiser, FeaturesAndValues, 0, "blocks.*.sum"},
-    {"MaskedEncoder", Encoder, MaskedSentences, kVocabulary, "blocks.*.qkv", TargetWeights::kOverWeights},
+    {"TableClassifier", Classifier, Float8Classifier, FeaturesAndClasses, kVocabulary, "blocks.*.up"},
+    {"UniversalTransformer", Transformer, Float8Transformer, TokensOnly, kVocabulary, "steps.*.qkv"},
+    {"DiffusionMlp", Denoiser, nullptr, FeaturesAndValues, 0, "blocks.*.sum"},
+    {"MaskedEncoder", Encoder, Float8Encoder, MaskedSentences, kVocabulary, "blocks.*.qkv",
+     TargetWeights::kOverWeights},
 };
 
 }  // namespace

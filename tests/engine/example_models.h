@@ -14,6 +14,8 @@ namespace shale::testing {
 struct Example {
   const char* name;
   CustomModel (*model)(int64_t blocks);  // Its sizes are multiples of nothing.
+  // Makes the model with sizes that matmuls in fp8 take. Null if a layer of its blocks reads too few numbers for them.
+  CustomModel (*float8_model)(int64_t blocks);
   Tokens (*data)(int64_t sequences, int64_t length);
   int64_t vocabulary;                            // Of the model and its data. 0: it predicts values.
   const char* activation;                        // A pattern of one in every block.
