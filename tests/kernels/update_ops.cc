@@ -38,12 +38,17 @@ std::vector<UpdateRule> AllRules() {
   for (UpdateRule rule : DefaultRules()) {
     std::visit([](auto& r) { r.weight_decay = 0.5f; }, rule);
     rules.push_back(rule);
+    std::visit(
+        [&](auto r) {
+          if constexpr (requires { r.state_dtype; }) {
+            r.state_dtype = DType::kBFloat16;
+            rules.push_back(r);
+          }
+        },
+        rule);
   }
   rules.push_back(SgdRule{.weight_decay = 0.5f, .nesterov = true});
   rules.push_back(SgdRule{.momentum = 0, .weight_decay = 0.5f});
-  rules.push_back(AdamWRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16});
-  rules.push_back(SgdRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16});
-  rules.push_back(LionRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16});
   return rules;
 }
 

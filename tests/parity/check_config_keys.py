@@ -34,7 +34,7 @@ OF_FALCON = dict(vocab_size=256, hidden_size=24, num_hidden_layers=2, num_attent
 OF_GEMMA = SIZES | dict(head_dim=6, initializer_range=0.1, sliding_window=9)
 FAMILIES = dict(llama=SIZES, mistral=SIZES, qwen2=SIZES, qwen3=SIZES | dict(head_dim=6), gpt2=OF_GPT2,
                 falcon=OF_FALCON, gemma2=OF_GEMMA,
-                gemma3_text=OF_GEMMA | dict(layer_types=["sliding_attention", "full_attention"]))
+                starcoder2=SIZES, gemma3_text=OF_GEMMA | dict(layer_types=["sliding_attention", "full_attention"]))
 LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0)
 
 # Values for keys whose type alone does not give a telling one. "absent" leaves the key out.

@@ -1,6 +1,7 @@
 // Golden folders, and the tensors in their safetensors files.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -29,6 +30,16 @@ class GoldenFolder {
  private:
   const TempFolder folder_;
 };
+
+// Returns the names of the folders in a folder of tests/parity/golden, in order.
+inline std::vector<std::string> GoldenFolders(const std::string& name) {
+  std::vector<std::string> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat("tests/parity/golden/", name))) {
+    if (entry.is_directory()) folders.push_back(entry.path().filename().string());
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
 
 template <class T>
 std::vector<T> Raw(const SafetensorsReader& file, const std::string& name) {

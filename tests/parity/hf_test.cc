@@ -240,10 +240,7 @@ TEST_P(HfParity, HalvesGenerateTheTokensOfTransformersUntilTwoAreClose) {
   EXPECT_GE(equal, 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, HfParity,
-                         ::testing::Values("llama", "llama_blocks", "llama_bias", "llama3_rope", "mistral", "qwen2",
-                                           "qwen2_window", "qwen3", "gpt2", "falcon_7b", "falcon_40b", "falcon_11b",
-                                           "falcon_rw", "qwen3_some_windows", "gemma2", "gemma3", "gemma3_one_head"),
+INSTANTIATE_TEST_SUITE_P(Goldens, HfParity, ::testing::ValuesIn(GoldenFolders("hf")),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

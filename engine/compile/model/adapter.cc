@@ -19,10 +19,16 @@ struct Words {
 Words WordsOf(const DecoderConfig& c) {
   if (c.norm == NormKind::kRmsNorm) return {"", "o_proj", "up_proj", "down_proj"};
   if (c.position == PositionKind::kLearned) return {"c_attn", "c_proj", "c_fc", "c_proj"};
+  if (LikeStarcoder2(c)) return {"", "o_proj", "c_fc", "c_proj"};
   return {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"};
 }
 
 }  // namespace
+
+bool LikeStarcoder2(const DecoderConfig& c) {
+  return c.norm == NormKind::kLayerNorm && c.position == PositionKind::kRotary && !c.parallel_block &&
+         (c.attention_window != 0 || (c.kv_heads != 1 && c.kv_heads != c.heads));
+}
 
 std::string AdaptableLinear::NameIn(int64_t layer) const { return absl::StrCat("blocks.", layer, ".", name); }
 

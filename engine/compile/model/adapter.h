@@ -32,6 +32,11 @@ struct AdaptableLinear {
   std::string NameOfB(int64_t layer) const { return NameIn(layer) + ".lora_B.weight"; }
 };
 
+// Returns whether the blocks of a decoder are those of StarCoder 2, whose queries, keys and values are layers of their
+// own in transformers: LayerNorm, rotary positions, attention before the feed-forward layer, and what Falcon's blocks
+// of this form do not have, a window or several key heads that are fewer than the query heads.
+bool LikeStarcoder2(const DecoderConfig& config);
+
 // Returns the layers of each block that can have an adapter, in the order in which a block uses them.
 std::vector<AdaptableLinear> AdaptableLinears(const DecoderConfig& config);
 

@@ -14,11 +14,11 @@
 
 namespace shale {
 
-// Builds a decoder with the shape of GPT-2, Llama 2/3, Qwen 2/3, Mistral, Falcon or Gemma 2/3. Units: embedding,
-// blocks.0 ..., head. config.vocabulary must be set. Parameter names: embedding.weight [V, C], embedding.positions; per
-// block attention_norm, attention.qkv (rows: query heads, key heads, value heads), attention.q_norm, attention.k_norm,
-// attention.output, attention_post_norm, ffn_norm, ffn.gate_up (gate rows first) or ffn.up, ffn.down, ffn_post_norm;
-// then final_norm, head. All but the first two end in .weight or, where there is a bias, .bias.
+// Builds a decoder. Units: embedding, blocks.0 ..., head. config.vocabulary must be set. Parameter names:
+// embedding.weight [V, C], embedding.positions; per block attention_norm, attention.qkv (rows: query heads, key heads,
+// value heads), attention.q_norm, attention.k_norm, attention.output, attention_post_norm, ffn_norm, ffn.gate_up (gate
+// rows first) or ffn.up, ffn.down, ffn_post_norm; then final_norm, head. All but the first two end in .weight or, where
+// there is a bias, .bias.
 absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& config, GraphOptions options,
                                         Float8Sources sources = Float8Sources::kUsed);
 

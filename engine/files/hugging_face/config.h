@@ -1,11 +1,10 @@
 // Converts between the config.json of a Hugging Face folder and the engine's DecoderConfig, and between the
 // adapter_config.json of a PEFT folder and its adapters.
 //
-// Families: llama, mistral, qwen2, qwen3, gpt2, falcon, gemma2, gemma3_text. A config.json means what transformers
-// computes from it, including the defaults of transformers for absent keys; only the sizes must be present. Dropout is
-// no part of the config, because the engine trains without; HfDropout (engine/files/hugging_face/config_parts.h) says
-// what a folder asks for. Keys that do not affect the model's arithmetic (token ids, architectures, names) are ignored.
-// README.md lists the keys.
+// A config.json means what transformers computes from it, including the defaults of transformers for absent keys; only
+// the sizes must be present. Dropout is no part of the config, because the engine trains without; HfDropout
+// (engine/files/hugging_face/config_parts.h) says what a folder asks for. Keys that do not affect the model's
+// arithmetic (token ids, architectures, names) are ignored. README.md lists the keys.
 //
 // HfModelType: the architectures of transformers that the engine computes exactly.
 #pragma once
@@ -23,7 +22,7 @@
 namespace shale {
 
 // The families, by their names in config.json. engine/files/hugging_face/family.h says what each is.
-enum class HfModelType { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kFalcon, kGemma2, kGemma3 };
+enum class HfModelType { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kFalcon, kGemma2, kGemma3, kStarcoder2 };
 
 absl::string_view ToString(HfModelType type);                        // The name in config.json: "llama".
 std::optional<HfModelType> FindHfModelType(absl::string_view name);  // Returns nullopt for an unknown name.

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/compile/model/adapter.h"
 #include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/family.h"
 #include "kernels/check.h"
@@ -11,10 +12,11 @@ namespace {
 constexpr DropoutKey kOfLlamaLike[] = {{"attention_dropout", 0}};
 constexpr DropoutKey kOfGpt2[] = {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.1}, {"resid_pdrop", 0.1}};
 constexpr DropoutKey kOfFalcon[] = {{"attention_dropout", 0}, {"hidden_dropout", 0}};
+constexpr DropoutKey kOfStarcoder2[] = {{"attention_dropout", 0}, {"residual_dropout", 0}, {"embedding_dropout", 0}};
 
 bool LayerNormed(const DecoderConfig& c) { return c.norm == NormKind::kLayerNorm; }
 bool LikeGpt2(const DecoderConfig& c) { return LayerNormed(c) && c.position == PositionKind::kLearned; }
-bool LikeFalcon(const DecoderConfig& c) { return LayerNormed(c) && !LikeGpt2(c); }
+bool LikeFalcon(const DecoderConfig& c) { return LayerNormed(c) && !LikeGpt2(c) && !LikeStarcoder2(c); }
 bool LikeGemma(const DecoderConfig& c) {
   return !LayerNormed(c) && (c.post_norms || c.activation == Activation::kGeGlu);
 }
@@ -42,6 +44,8 @@ constexpr HfFamily kFamilies[] = {
      LayOutLlama},
     {HfModelType::kGemma3, "gemma3_text", "Gemma3ForCausalLM", kOfLlamaLike, LikeGemma3, ReadGemma, CheckGemma,
      WriteGemma, LayOutLlama},
+    {HfModelType::kStarcoder2, "starcoder2", "Starcoder2ForCausalLM", kOfStarcoder2, LikeStarcoder2, ReadStarcoder2,
+     CheckStarcoder2, WriteStarcoder2, LayOutStarcoder2},
 };
 
 }  // namespace

@@ -106,6 +106,11 @@ void WriteFalcon(HfConfigWriter& w);
 absl::Status CheckFalcon(HfModelType type, const DecoderConfig& c);
 void LayOutFalcon(HfLayoutBuilder& b);
 
+void ReadStarcoder2(HfConfigReader& r);
+void WriteStarcoder2(HfConfigWriter& w);
+absl::Status CheckStarcoder2(HfModelType type, const DecoderConfig& c);
+void LayOutStarcoder2(HfLayoutBuilder& b);
+
 void ReadGemma(HfConfigReader& r);
 void WriteGemma(HfConfigWriter& w);
 absl::Status CheckGemma(HfModelType type, const DecoderConfig& c);

@@ -46,6 +46,12 @@ void SetFamily(proto::DecoderSpec::Family family, DecoderConfig& config) {
       config.tied_head = config.parallel_block = true;
       config.kv_heads = 1;
       break;
+    case proto::DecoderSpec::STARCODER2:
+      config.norm = NormKind::kLayerNorm;
+      config.activation = Activation::kGeluTanh;
+      config.tied_head = config.qkv_bias = config.linear_bias = true;
+      config.attention_window = 4096;
+      break;
     case proto::DecoderSpec::GEMMA2:
       SetGemma(config);
       config.attention_window = 4096;

@@ -418,7 +418,7 @@ TEST(HfConfigTest, AModelThatNoFamilyHasIsNotWritten) {
   EXPECT_THAT(reason("gpt2", [](C& c) { c.qkv_bias = false; }), HasSubstr("without bias"));
   EXPECT_THAT(reason("gpt2", [](C& c) { c.kv_heads = 1; }), HasSubstr("kv_heads 1"));
   EXPECT_THAT(reason("gpt2", [](C& c) { c.head_width = 8; }), HasSubstr("head_width 8"));
-  EXPECT_THAT(reason("falcon_sequential", [](C& c) { c.kv_heads = 2; }), HasSubstr("kv_heads 2"));
+  EXPECT_THAT(reason("starcoder2", [](C& c) { c.linear_bias = false; }), HasSubstr("only one of qkv_bias"));
   EXPECT_THAT(reason("falcon_7b", [](C& c) { c.attention_window = 4; }), HasSubstr("attention_window"));
   EXPECT_THAT(reason("llama", [](C& c) { c.vocabulary = 0; }), HasSubstr("sizes"));
   EXPECT_THAT(reason("mistral", [](C&) {}, {.base = kLlama31}), HasSubstr("no llama model"));

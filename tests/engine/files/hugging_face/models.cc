@@ -62,6 +62,26 @@ DecoderConfig Falcon(int64_t kv_heads) {
   return c;
 }
 
+DecoderConfig Starcoder2() {
+  DecoderConfig c = Llama();
+  c.norm = NormKind::kLayerNorm;
+  c.activation = Activation::kGeluTanh;
+  c.head_width = 2;
+  c.qkv_bias = c.linear_bias = c.tied_head = true;
+  return c;
+}
+
+// Without the window these blocks would be Falcon's.
+DecoderConfig Starcoder2Window() {
+  DecoderConfig c = Starcoder2();
+  c.kv_heads = 6;
+  c.head_width = 4;
+  c.attention_window = 7;
+  c.activation = Activation::kGeluErf;
+  c.qkv_bias = c.linear_bias = c.tied_head = false;
+  return c;
+}
+
 template <typename Edit>
 DecoderConfig Edited(DecoderConfig config, Edit edit) {
   edit(config);
@@ -122,6 +142,8 @@ std::vector<NamedModel> HfModels() {
                                      c.activation = Activation::kGeluTanh;
                                    })},
       {"falcon_sequential_one_kv", Edited(Falcon(1), [](C& c) { c.parallel_block = false; })},
+      {"starcoder2", Starcoder2()},
+      {"starcoder2_window", Starcoder2Window()},
   };
 }
 

@@ -29,9 +29,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"sharding {\n  strategy: FULL_SHARDED\n}",
              "job.textproto:2:3: sharding.strategy: found \"FULL_SHARDED\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; "
              "did you mean FULL_SHARD?"},
-        Case{"model { decoder { family: llama } }",
-             "job.textproto:1:19: model.decoder.family: found \"llama\"; allowed: GPT2, LLAMA, QWEN2, QWEN3, MISTRAL, "
-             "FALCON, GEMMA2, GEMMA3; did you mean LLAMA?"},
+        Case{"model { decoder { norm: rms_norm } }",
+             "job.textproto:1:19: model.decoder.norm: found \"rms_norm\"; allowed: RMS_NORM, LAYER_NORM; did you mean "
+             "RMS_NORM?"},
         Case{"sharding { accumulation: ACCUMULATION_UNSPECIFIED }",
              "job.textproto:1:12: sharding.accumulation: found \"ACCUMULATION_UNSPECIFIED\"; allowed: AUTO, SHARDED, "
              "NO_SYNC, "

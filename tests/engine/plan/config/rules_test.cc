@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "gtest/gtest.h"
 #include "tests/engine/plan/config/specs.h"
@@ -89,12 +90,12 @@ INSTANTIATE_TEST_SUITE_P(
              "leave it out"},
         Rule{{"optimizer.moments=BF16"}, ""},
         Rule{{"optimizer.moments=BF16", "optimizer.rule=ADAMW_8BIT"},
-             "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION or ADAFACTOR "
-             "or MUON, or leave it out"},
-        Rule{
-            {"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" weight_decay: 0}}"},
-            "--set: optimizer.moments: rule ADAMW_8BIT does not read it, nor does that of a group; choose ADAMW or SGD "
-            "or LION or ADAFACTOR or MUON, or leave it out"},
+             absl::StrCat("--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ",
+                          RulesThatRead("moments"), ", or leave it out")},
+        Rule{{"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" weight_decay: 0}}"},
+             absl::StrCat(
+                 "--set: optimizer.moments: rule ADAMW_8BIT does not read it, nor does that of a group; choose ",
+                 RulesThatRead("moments"), ", or leave it out")},
         Rule{{"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" rule: LION}}"}, ""},
         Rule{
             {"optimizer={rule: ADAFACTOR groups {parameters: \"*.bias\" rule: ADAMW}}"},
@@ -178,10 +179,11 @@ INSTANTIATE_TEST_SUITE_P(
              "that learning_rate is for"},
         Rule{{"optimizer.rule=LION"}, ""},
         Rule{{"optimizer.rule=LION", "optimizer.epsilon=1e-6"},
-             "--set: optimizer.epsilon: rule LION does not read it; choose ADAMW or ADAMW_8BIT or MUON, or leave "
-             "it out"},
+             absl::StrCat("--set: optimizer.epsilon: rule LION does not read it; choose ", RulesThatRead("epsilon"),
+                          ", or leave it out")},
         Rule{{"optimizer.momentum=0.5"},
-             "--set: optimizer.momentum: rule ADAMW does not read it; choose SGD or MUON, or leave it out"},
+             absl::StrCat("--set: optimizer.momentum: rule ADAMW does not read it; choose ", RulesThatRead("momentum"),
+                          ", or leave it out")},
         Rule{{"optimizer={rule: SGD momentum: 0 nesterov: true}"},
              "--set: optimizer.nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; set "
              "momentum, or leave nesterov out"},

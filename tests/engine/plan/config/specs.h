@@ -5,7 +5,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "engine/api/job.h"
+#include "engine/compile/optimizer/optimizer.h"
 #include "engine/plan/config/errors.h"
 #include "engine/plan/config/spec_text.h"
 #include "google/protobuf/descriptor.h"
@@ -89,6 +92,16 @@ runtime {
 inline std::string FieldNames(const google::protobuf::Descriptor& type) {
   std::string names;
   for (int i = 0; i < type.field_count(); ++i) names += (i > 0 ? ", " : "") + type.field(i)->name();
+  return names;
+}
+
+// Returns the optimizer's rules that read one of its fields, as errors list them, so that no test changes with a new
+// rule.
+inline std::string RulesThatRead(absl::string_view field) {
+  std::string names;
+  for (const OptimizerEntry& entry : Optimizers()) {
+    if (entry.Reads(field)) absl::StrAppend(&names, names.empty() ? "" : " or ", entry.name);
+  }
   return names;
 }
 
