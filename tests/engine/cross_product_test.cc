@@ -139,8 +139,7 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
       options.step.accumulation = row.accumulation;
       for (int preset = 0; preset <= static_cast<int>(CheckpointingPreset::kBlock); ++preset) {
         for (const int64_t segment_blocks : {int64_t{1}, int64_t{2}, int64_t{3}, kLayers}) {
-          // A Latin square: a row and a preset run in segments of one size here, and in those of the other sizes on the
-          // next meshes, with the next precisions, and with other K.
+          // A Latin square: the next meshes, precisions and K run the other lengths of segments.
           if ((number + number_of_row + preset + segment_blocks + K) % 4 != 0) continue;
           options.step.activations.preset = static_cast<CheckpointingPreset>(preset);
           options.step.activations.segment_blocks = segment_blocks;
