@@ -1,6 +1,6 @@
 // All laws of steps on the cross product of what a step can be divided into: strategies and accumulations, activation
 // checkpointing and segments, ranks and meshes, micro-batches, precisions, and packed documents. Each combination of
-// the first four runs in every second pair of mesh and precision.
+// the first four runs with every precision on some mesh, and on every mesh with some precision.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -59,7 +59,7 @@ double Tolerance(const Precision& precision) {
 struct MeshAndPrecision {
   Mesh mesh;
   Precision precision;
-  int64_t number;
+  int64_t number;  // That of the mesh and that of the precision, added up.
 };
 
 std::atomic<int64_t> combinations = 0;
@@ -127,8 +127,9 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
     // The first result of each order of summing, with which the others agree to the bit. Rounded sums have an order for
     // each accumulation, since LAYERED rounds only once.
     std::map<std::pair<bool, Accumulation>, RunResult> first;
-    int64_t rows = 0;
+    int64_t number_of_row = 0;
     for (const TrafficRow& row : TrafficTable()) {
+      ++number_of_row;
       if (!row.reshard || row.tied || (row.strategy == Strategy::kDdp && mesh.replicate > 1)) continue;
       if (precision.gradients != DType::kFloat32 && !CheckGradientShards(row.strategy, row.accumulation, mesh).ok()) {
         continue;
@@ -136,11 +137,10 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
       if (precision.reduce != DType::kFloat32 && !CheckReduce(row.strategy, mesh).ok()) continue;
       options.step.strategy = row.strategy;
       options.step.accumulation = row.accumulation;
-      ++rows;
       for (int preset = 0; preset <= static_cast<int>(CheckpointingPreset::kBlock); ++preset) {
         for (const int64_t segment_blocks : {int64_t{1}, int64_t{2}, int64_t{3}, kLayers}) {
-          // Like the fields of one color on a chessboard. The next pair of mesh and precision runs the others.
-          if ((number + rows + preset + segment_blocks) % 2 != 0) continue;
+          // A Latin square: the next meshes, precisions and K run the other lengths of segments.
+          if ((number + number_of_row + preset + segment_blocks + K) % 4 != 0) continue;
           options.step.activations.preset = static_cast<CheckpointingPreset>(preset);
           options.step.activations.segment_blocks = segment_blocks;
           const std::string what =
@@ -170,7 +170,10 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
 
 std::vector<MeshAndPrecision> MeshesAndPrecisions() {
   std::vector<MeshAndPrecision> all;
+  int64_t number_of_mesh = 0;
   for (const Mesh& mesh : std::vector<Mesh>{{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 3}, {3, 2}}) {
+    ++number_of_mesh;
+    int64_t number_of_precision = 0;
     for (const Precision& precision :
          {Precision{"Fp32", DType::kFloat32, DType::kFloat32},
           {"Bf16", DType::kBFloat16, DType::kFloat32},
@@ -178,9 +181,10 @@ std::vector<MeshAndPrecision> MeshesAndPrecisions() {
           {"Bf16Reduce", DType::kBFloat16, DType::kFloat32, DType::kBFloat16},
           {"Fp8", DType::kBFloat16, DType::kFloat32, DType::kFloat32, DType::kFloat8E5M2},
           {"Fp8Blockwise", DType::kBFloat16, DType::kFloat32, DType::kFloat32, DType::kFloat8E4M3, true}}) {
+      ++number_of_precision;
       // The sizes of fp8 take their time, and what it computes depends on no mesh.
       if (precision.float8_gradients && mesh.shard == 3) continue;
-      all.push_back({mesh, precision, std::ssize(all)});
+      all.push_back({mesh, precision, number_of_mesh + number_of_precision});
     }
   }
   return all;

