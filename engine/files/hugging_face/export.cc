@@ -1,18 +1,24 @@
 #include "engine/api/export.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "engine/files/checkpoint/base_values.h"
 #include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/folder_files.h"
 #include "engine/files/hugging_face/layout.h"
 #include "engine/files/hugging_face/staged_folder.h"
 #include "engine/files/hugging_face/strict_json.h"
 #include "engine/files/hugging_face/tensor_files.h"
+#include "engine/files/hugging_face/weights.h"
 #include "engine/files/io/file.h"
 #include "kernels/check.h"
 
@@ -150,6 +156,42 @@ absl::Status ExportHfAdapter(const DecoderConfig& config, DType dtype, const std
                                        JoinPath(staged.path(), "adapter_model.safetensors")));
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(staged.path(), "adapter_config.json"), text));
   return staged.Commit();
+}
+
+absl::StatusOr<OpenedBase> OpenBase(const CheckpointReader& checkpoint, const ModelConfig& model,
+                                    const std::string& folder) {
+  const Manifest& manifest = checkpoint.manifest();
+  if (!manifest.base) {
+    if (folder.empty()) return OpenedBase{};
+    return absl::InvalidArgumentError(
+        absl::StrCat(checkpoint.folder(), " holds all weights of its model; leave ", kBaseFlag, " out"));
+  }
+  const auto* decoder = std::get_if<DecoderConfig>(&model);
+  if (decoder == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.folder(), " has a base, which only a decoder with adapters can have"));
+  }
+  DecoderConfig config = *decoder;
+  config.adapter.reset();
+  OpenedBase base{.folder = folder.empty() ? manifest.base->folder : folder};
+  absl::StatusOr<HfWeights> opened = HfWeights::Open(base.folder, config);
+  SHALE_RETURN_IF_ERROR(WithBase(opened.status(), manifest, checkpoint.folder(), kBaseFlag));
+  const auto weights = std::make_shared<HfWeights>(*std::move(opened));
+  base.read = [weights](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
+    return weights->Read(parameter, begin, out);
+  };
+  return base;
+}
+
+absl::StatusOr<OpenedBase> OpenVerifiedBase(const CheckpointReader& checkpoint, const ModelConfig& model,
+                                            const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(OpenedBase base, OpenBase(checkpoint, model, folder));
+  if (base.read == nullptr) return base;
+  const Manifest& manifest = checkpoint.manifest();
+  const absl::StatusOr<uint64_t> digest = DigestOfBase(manifest, base.read);
+  SHALE_RETURN_IF_ERROR(WithBase(digest.status(), manifest, checkpoint.folder(), kBaseFlag));
+  SHALE_RETURN_IF_ERROR(CheckBaseDigest(manifest, checkpoint.folder(), base.folder, *digest, kBaseFlag));
+  return base;
 }
 
 }  // namespace shale

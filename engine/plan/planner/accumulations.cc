@@ -5,7 +5,6 @@
 
 #include "engine/compile/step/options_enums.h"
 #include "engine/plan/planner/draft.h"
-#include "engine/plan/planner/options.h"
 
 namespace shale {
 namespace {
@@ -25,6 +24,11 @@ bool HasSharedGradients(const ModelGraph& graph) {
 }
 
 }  // namespace
+
+std::vector<Accumulation> AccumulationsFor(DType gradient_shards) {
+  if (gradient_shards != DType::kFloat32) return {Accumulation::kSharded, Accumulation::kLayered};
+  return {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered};
+}
 
 AccumulationOrder OrderOf(const StepOptions& options, const ModelGraph& graph) {
   using enum Accumulation;

@@ -1,4 +1,4 @@
-// The order in which the accumulations of a job are compiled that leaves its own open.
+// The accumulations of a job that leaves its own open, and the order in which they are compiled.
 #pragma once
 
 #include <vector>
@@ -8,6 +8,10 @@
 #include "engine/compile/step/options.h"
 
 namespace shale {
+
+// Returns the values of sharding.accumulation, among which AUTO chooses by their cost. NO_SYNC is not one of them if
+// gradients are summed in bf16, which it refuses (CheckGradientShards).
+std::vector<Accumulation> AccumulationsFor(DType gradient_shards);
 
 // The accumulations that such a job may take, in such an order that the first that fits is the best of them: it sends
 // least, and of those that send the same it needs the least memory. Empty if that order is not known before they are

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/compile/step/options.h"
 #include "engine/compile/step/options_enums.h"
+#include "engine/plan/planner/accumulations.h"
 #include "engine/plan/planner/job_plan.h"
 #include "kernels/integers.h"
 
@@ -491,11 +492,6 @@ Settings Option::ThatLoad(const JobWith& job_with, Settings settings) const {
   Settings without = settings;
   without.push_back({std::string(apart_from), ""});
   return job_with(without).ok() ? without : settings;
-}
-
-std::vector<Accumulation> AccumulationsFor(DType gradient_shards) {
-  if (gradient_shards != DType::kFloat32) return {Accumulation::kSharded, Accumulation::kLayered};
-  return {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered};
 }
 
 }  // namespace shale

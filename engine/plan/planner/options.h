@@ -109,8 +109,4 @@ Settings CheckpointingOf(absl::string_view preset, const std::vector<Override>& 
 // gathering parameters.
 Settings StrategyOf(Strategy strategy, const Job& job);
 
-// Returns the values of sharding.accumulation, among which AUTO chooses by their cost. NO_SYNC is not one of them if
-// gradients are summed in bf16, which it refuses (CheckGradientShards).
-std::vector<Accumulation> AccumulationsFor(DType gradient_shards);
-
 }  // namespace shale
