@@ -1,6 +1,7 @@
 // All laws of steps on the cross product of what a step can be divided into: strategies and accumulations, activation
-// checkpointing and segments, ranks and meshes, micro-batches, precisions, and packed documents. Each combination of
-// the first four runs with every precision on some mesh, and on every mesh with some precision.
+// checkpointing and segments, ranks and meshes, micro-batches, precisions, and packed documents. Each combination of a
+// strategy, an accumulation, a preset and a length of segments runs on every mesh and with every precision that it can
+// have, and with every number of micro-batches, but not with all combinations of these three.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -139,7 +140,7 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
       options.step.accumulation = row.accumulation;
       for (int preset = 0; preset <= static_cast<int>(CheckpointingPreset::kBlock); ++preset) {
         for (const int64_t segment_blocks : {int64_t{1}, int64_t{2}, int64_t{3}, kLayers}) {
-          // A Latin square: the next meshes, precisions and K run the other lengths of segments.
+          // As in a Latin square, one of the four lengths runs here. The next mesh, precision or K runs another one.
           if ((number + number_of_row + preset + segment_blocks + K) % 4 != 0) continue;
           options.step.activations.preset = static_cast<CheckpointingPreset>(preset);
           options.step.activations.segment_blocks = segment_blocks;

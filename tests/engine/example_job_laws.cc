@@ -109,7 +109,7 @@ void DrawUpdate(Draw& draw, RandomJob& job) {
     job.numbers.insert(job.numbers.end(), {"optimizer.epsilon=", absl::StrCat("optimizer.rule=", rule)});
   }
   if (rule == "SGD") job.numbers.push_back("optimizer.nesterov=true");
-  job.smooth = rule != "MUON";  // Makes even the smallest singular values 1.
+  job.smooth = rule != "MUON";  // It makes even the smallest singular values 1.
   if (draw.Pick(2)) return;
   job.numbers.push_back(
       "optimizer.groups={parameters: \"*norm*\" rule: SGD momentum: 0.5 learning_rate_factor: 0.25 "

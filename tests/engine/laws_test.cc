@@ -256,7 +256,8 @@ TEST(StepLaws, SegmentsChangeNoBits) {
     for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
         for (int64_t ranks : {1, 2, 3}) {
-          // Every second is like the fields of one color on a chessboard; cross_product_test has the others too.
+          // If every combination is tested, this runs every second one, like the fields of one color on a chessboard:
+          // any two values of dtype, accumulation and ranks still meet. cross_product_test has segments, too.
           if (job++ % (every ? 2 : 29) != 0) continue;
           RunOptions options = With({Strategy::kFullShard, accumulation}, ranks, 1);
           options.model = model;

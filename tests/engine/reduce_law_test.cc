@@ -215,8 +215,9 @@ TEST(ReduceLaws, TheMeanOverSeedsIsExact) {
   EXPECT_GT(squared_error, 0);
 }
 
-// Each rank sends half the bytes. The gradients of two units are in memory at a time, and take half the bytes too. What
-// is received takes an eighth of one on top, and so does what is not rounded yet, or somewhat more in a small model.
+// Each rank sends half the bytes. The gradients of two units are in memory at a time, and take half the bytes too. Two
+// buffers come on top: one receives an eighth of what is sent, and one holds what is not rounded yet, an eighth of a
+// gradient in fp32, or somewhat more in a small model.
 TEST(ReduceLaws, HalfTheBytesAreSentAndLessMemoryIsNeeded) {
   RunOptions options = Narrow(Strategy::kFullShard, Accumulation::kSharded, {.shard = 2});
   DecoderConfig model = SmallDecoder();

@@ -45,9 +45,9 @@ std::vector<Mesh> Meshes(Strategy strategy) {
   return meshes;
 }
 
-// Calls visit(options, tokens, name) for models, combinations, meshes and micro-batches, or for some of them. If every
-// combination is tested, these are the fields of one color (`odd`) on a chessboard: another law tests those of the
-// other. The options run three steps, and keep no gradients.
+// Calls visit(options, tokens, name) for some of the combinations of models, strategies, meshes and micro-batches. If
+// every combination is tested, it visits every second one, like the fields of one color on a chessboard. `odd` says
+// which color; other laws visit the other. The options run three steps, and keep no gradients.
 template <class Visit>
 void ForEachJob(bool odd, Visit&& visit) {
   int job = 0, row = 0;

@@ -90,8 +90,9 @@ std::vector<uint64_t> OutputsOf(const Op& op, const TestMemory& memory, std::vec
 }
 
 // Returns how often an op runs on a backend. Backends of one family are compared with each other, and the one of the
-// reference with the function that it calls. Each other one must repeat itself, which needs no sanitizer, and which
-// op_test shows of CUDA kernels: the second order of threads (second_order.h) is there for the checks of each access.
+// reference with the function that it calls. Each other one must repeat itself, so an op runs twice there. It runs once
+// under a sanitizer, and in the second order of threads (second_order.h), which is there for the checks of each access:
+// op_test shows that CUDA kernels repeat themselves.
 int RunsOn(const OpRig& rig) {
   if (std::getenv("SHALE_SECOND_ORDER") != nullptr) return 1;
   int alike = 0;

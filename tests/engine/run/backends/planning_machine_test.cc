@@ -1,5 +1,5 @@
-// Tests that a job is planned for a machine that is described as it is for the machine itself, and with which rates of
-// attention.
+// Tests that a job is planned for a machine that is described as it is for the machine itself, and the rates of
+// attention by which both plans choose.
 #include <memory>
 #include <string>
 
@@ -105,8 +105,8 @@ TEST(PlanningMachine, RefusesBlockwiseScalesOnGpusOtherThanHopper) {
   }
 }
 
-// Without a measurement of our own kernels cuDNN computes what it can, and bits stay as they are. Whoever commits rates
-// of ours changes the last expectation, and says which jobs get other bits.
+// Our own kernels were not measured, so cuDNN computes what it can, and bits stay as they are. Whoever commits rates of
+// our kernels changes the expectation in the loops, and says which jobs get other bits.
 TEST(PlanningMachine, TheCompiledRatesOfAttentionCanBeRead) {
   const auto rates = CompiledAttentionRates();
   ASSERT_TRUE(rates.ok()) << rates.status();

@@ -28,7 +28,7 @@ constexpr Sharding kShardings[] = {{"DDP", "NO_SYNC"},        {"DDP", "LAYERED"}
 const std::vector<std::string> kPrecisions[] = {
     {"precision.compute=FP32"}, {"precision.compute=BF16"}, {"precision.compute=BF16", "precision.master=SPLIT"}};
 
-// Every sharding with every precision, and each of them with both ways to save.
+// Every sharding with every precision. Each sharding, and each precision, is saved in both ways.
 class SameBits : public ResumeTest, public ::testing::WithParamInterface<std::tuple<int, int>> {
  protected:
   static bool IsAsynchronous(int sharding, int precision) { return (sharding + precision) % 2 == 0; }
@@ -50,6 +50,7 @@ std::string NameOf(const std::tuple<int, int>& parameter) {
   return absl::StrCat(kShardings[sharding].strategy, "_", kShardings[sharding].accumulation, "_", kNames[precision]);
 }
 
+static_assert(std::size(kShardings) == 9 && std::size(kPrecisions) == 3);
 INSTANTIATE_TEST_SUITE_P(Jobs, SameBits, ::testing::Combine(::testing::Range(0, 9), ::testing::Range(0, 3)),
                          [](const auto& test) { return NameOf(test.param); });
 

@@ -1,5 +1,5 @@
-// CreateHostAttention: an AttentionBackend for the stand-in runtime, in place of Shale's own kernels, whose tiles a
-// short sequence fills with zeros: in steps of small models they take half of the time.
+// CreateHostAttention: an AttentionBackend for the stand-in runtime, in place of Shale's own kernels. Their tiles are
+// larger than a short sequence, so they take half of the time of a step of a small model.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace shale::cuda_on_host {
 
-// Creates the backend. It leaves to `library` what that takes. The reference ops compute all else, in FIFO order on the
+// Creates the backend. `library` computes what it takes. The reference ops compute all else, in FIFO order on the
 // stream that an op is enqueued on, on the host's view of device memory.
 std::unique_ptr<cuda::AttentionBackend> CreateHostAttention(std::unique_ptr<cuda::AttentionBackend> library);
 

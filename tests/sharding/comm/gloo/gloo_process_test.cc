@@ -190,8 +190,8 @@ TEST(GlooProcessTest, AStoppedProcessIsNamedAtTheDeadline) {
     Processes processes(3, child);
     processes.AwaitRunning(3);
     processes.Signal(1, SIGSTOP);
-    // One of the others waits for the stopped one. The last may wait for the one. If its deadline passes first, the one
-    // adds to its error whom it waits for itself.
+    // Of the two others, at least one waits for the stopped process. The other may wait for that one. If the deadline
+    // of the other passes first, its error does not name rank 1. The one that waits for rank 1 then adds this to it.
     std::string said;
     for (const int process : {0, 2}) {
       EXPECT_EQ(processes.Wait(process), 0) << processes.Output(process);
