@@ -15,8 +15,9 @@ _ADDRESS = _COMMON + [
     "-fsanitize=undefined",
     "-fno-sanitize-recover=all",
     "-fno-sanitize=vptr,null,alignment,object-size",
-    # Containers of Abseil poison their empty places where this macro is defined. They are templates: a copy without
-    # AddressSanitizer would write there. So no source has this macro, and ours ask for the next.
+    # Containers of Abseil poison their empty places where this macro is defined. They are templates: a copy of their
+    # functions that was compiled without AddressSanitizer would write there. So no source has this macro, and ours ask
+    # for the next one.
     "-U__SANITIZE_ADDRESS__",
     "-DSHALE_ADDRESS_SANITIZER",
 ]
