@@ -32,7 +32,7 @@ struct BackendPlace {
 };
 
 // Creates the backend of a job in one of its processes. On GPUs it joins the ranks of all processes by NCCL; on CPUs,
-// TrainerOptions::create_spanning_group does (engine/run/backends/gloo_groups.h). The store must outlive the backend.
+// TrainerOptions::create_spanning_group does (engine/cluster/processes). The store must outlive the backend.
 // Returns what CreateBackend does, and InvalidArgument if the job's collectives join the ranks of one process only.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, const BackendPlace& place);
 

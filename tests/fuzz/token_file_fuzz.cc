@@ -58,6 +58,10 @@ bool IsMegatron(absl::string_view bytes, DataFormat format) {
          (format == DataFormat::kByContent && absl::StartsWith(bytes, absl::string_view("MMIDIDX\0\0", 9)));
 }
 
+bool IsNpy(absl::string_view bytes, DataFormat format) {
+  return format == DataFormat::kNpy || (format == DataFormat::kByContent && absl::StartsWith(bytes, "\x93NUMPY"));
+}
+
 // Returns whether an error says that a file has a form that is not read here, although its bytes may be text.
 bool IsOfOtherForm(const absl::Status& status) {
   return absl::StrContains(status.message(), ", which is not read; ") ||
@@ -99,9 +103,14 @@ void CheckTokenFile(absl::string_view bytes) {
   static const MemoryFile file("");
   file.Write(bytes);
   for (const DataFormat format :
-       {DataFormat::kByContent, DataFormat::kText, DataFormat::kLlmc, DataFormat::kMegatron}) {
-    const std::vector<int64_t> expected = Expected(bytes, format);
+       {DataFormat::kByContent, DataFormat::kText, DataFormat::kLlmc, DataFormat::kMegatron, DataFormat::kNpy}) {
     const absl::StatusOr<TokenSource> source = TokenSource::Open(file.path(), format);
+    if (IsNpy(bytes, format)) {
+      if (!source.ok()) CheckRefusal(source.status());
+      if (source.ok()) SHALE_CHECK(Read(*source, 0, source->size()).size() < bytes.size());
+      continue;
+    }
+    const std::vector<int64_t> expected = Expected(bytes, format);
     SHALE_CHECK(source.ok() == !expected.empty() || IsOfOtherForm(source.status())) << source.status();
     if (!source.ok()) {
       if (!absl::IsNotFound(source.status()) || !IsMegatron(bytes, format)) CheckRefusal(source.status());

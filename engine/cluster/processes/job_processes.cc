@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,9 +23,9 @@
 #include "engine/files/io/checksums.h"
 #include "engine/files/io/file.h"
 #include "engine/files/io/json_lines.h"
-#include "engine/run/backends/gloo_groups.h"
 #include "kernels/check.h"
 #include "kernels/hardware_threads.h"
+#include "sharding/comm/gloo/gloo.h"
 
 namespace shale {
 namespace {
@@ -37,6 +40,20 @@ std::string Build() {
   constexpr int64_t kMostBytes = int64_t{4} << 30;
   const absl::StatusOr<std::string> program = ReadFile("/proc/self/exe", kMostBytes);
   return program.ok() ? absl::StrCat(program->size(), " bytes, CRC ", Crc32c(*program)) : "unknown";
+}
+
+// Returns a factory of groups over Gloo for process `process`, which the others reach at `address`. `report` is that of
+// GlooOptions, but gets a line for the first group only. Borrows the store.
+GroupFactory GlooGroups(Store& store, int process, std::string address,
+                        std::function<void(const std::string& line)> report) {
+  GlooOptions options = {.address = std::move(address)};
+  options.report = [report = std::move(report), said = std::make_shared<std::once_flag>()](const std::string& line) {
+    std::call_once(*said, report, line);
+  };
+  return [&store, process, options = std::move(options)](const GroupMembers& group) {
+    return CreateGlooGroup(store, {.name = group.name, .process = process, .process_of_rank = group.processes},
+                           options);
+  };
 }
 
 absl::StatusOr<std::unique_ptr<JoinedProcesses>> JoinProcesses(const Job& job) {

@@ -57,7 +57,6 @@ constexpr KnownForm kForms[] = {
     {"\xFF\xFE", 0, "text in UTF-16", kFromUtf16},
     {"\xFE\xFF", 0, "text in UTF-16", kFromUtf16},
     {"%PDF-", 0, "a PDF file", "write its text, for instance with pdftotext"},
-    {"\x93NUMPY", 0, "a NumPy array", ""},
     {"\x80\x02", 0, "a Python pickle", ""},
     {"\x80\x03", 0, "a Python pickle", ""},
     {"\x80\x04", 0, "a Python pickle", ""},

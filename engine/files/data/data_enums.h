@@ -15,6 +15,7 @@ enum class DataFormat {
   kLlmc,       // Token files of llm.c: a header of 1,024 bytes, then 16-bit (GPT-2) or 32-bit (Llama-3) tokens.
   kMegatron,   // Token files of Megatron-LM: an index (.idx), and the tokens beside it (.bin).
   kJsonLines,  // Lines of JSON with text, for a tokenizer. Has no entry of its own (data_format.h).
+  kNpy,        // NumPy's .npy files, each an array of tokens with one dimension.
 };
 
 // What becomes of documents that are shorter or longer than a sequence. The order is that of DataSpec.Packing in

@@ -83,7 +83,7 @@ bool HoldsTokens(DataFormat format);
 
 // The entries, each defined in a separate file, and the list of all. Entries try to recognize a file from last to
 // first, so text, which recognizes any bytes without a zero, must stand first.
-extern const DataFormatEntry kTextFormat, kLlmcFormat, kMegatronFormat;
-inline constexpr const DataFormatEntry* kDataFormats[] = {&kTextFormat, &kLlmcFormat, &kMegatronFormat};
+extern const DataFormatEntry kTextFormat, kLlmcFormat, kMegatronFormat, kNpyFormat;
+inline constexpr const DataFormatEntry* kDataFormats[] = {&kTextFormat, &kLlmcFormat, &kMegatronFormat, &kNpyFormat};
 
 }  // namespace shale

@@ -217,7 +217,7 @@ TEST_F(TokenSourceErrorsTest, AFileOfAnotherFormIsCalledByItsName) {
     }
     ExpectRefused(folder_.path(), kInvalid, absl::StrCat(path, " is ", name, ", which is not read; "));
   }
-  ExpectRefused(folder_.Write("a", "\x93NUMPY\x01" + zeros), kInvalid, "/a is a NumPy array, not text");
+  ExpectRefused(folder_.Write("a", "\x80\x04" + zeros), kInvalid, "/a is a Python pickle, not text");
   // Text in UTF-16 without a mark, and a file that a crash left empty, were trained with their zero bytes.
   const std::string wide = folder_.Write("a", std::string("w\0i\0d\0e\0", 8));
   ExpectRefused(wide, kInvalid,

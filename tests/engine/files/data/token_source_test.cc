@@ -88,6 +88,66 @@ TEST(TokenSourceTest, ReadsBothKindsOfLlmcFiles) {
   EXPECT_EQ(llama3.format(), DataFormat::kLlmc);
 }
 
+// Returns what numpy.save writes of an array with this description and shape.
+std::string NpyBytes(const std::string& descr, const std::string& shape, const std::string& elements, int version = 1) {
+  std::string header = absl::StrCat("{'descr': ", descr, ", 'fortran_order': False, 'shape': ", shape, ", }");
+  const size_t before = version == 1 ? 10 : 12;
+  while ((before + header.size() + 1) % 64 != 0) header += ' ';
+  header += '\n';
+  std::string bytes("\x93NUMPY\0\0", 8);
+  bytes[6] = static_cast<char>(version);
+  for (size_t i = 0; i + 8 < before; ++i) bytes += static_cast<char>(header.size() >> (8 * i));
+  return bytes + header + elements;
+}
+
+TEST(TokenSourceTest, ReadsArraysOfNumPy) {
+  const TempFolder folder;
+  const std::string four("\1\0\0\1\xFF\0\0\x80", 8);
+  const TokenSource tokens16 = TokenSource::Open(folder.Write("a.npy", NpyBytes("'<u2'", "(4,)", four))).value();
+  EXPECT_THAT(ReadAllTokens(tokens16), ElementsAre(1, 256, 255, 32768));
+  EXPECT_EQ(tokens16.vocabulary(), 32769);
+  EXPECT_EQ(tokens16.format(), DataFormat::kNpy);
+  EXPECT_FALSE(tokens16.is_text());
+  EXPECT_EQ(tokens16.Describe(), absl::StrCat(folder.Path("a.npy"), ": 1 NumPy file, 4 tokens"));
+  const auto read = [&](const std::string& bytes) {
+    return ReadAllTokens(TokenSource::Open(folder.Write("b.npy", bytes)).value());
+  };
+  EXPECT_THAT(read(NpyBytes("'|u1'", "(4,)", "\x01z\xFF!")), ElementsAre(1, 'z', 255, '!'));
+  const std::string large("\x40\x9C\1\0\7\0\0\0", 8);
+  for (const char* descr : {"'<u4'", "'<i4'"}) {
+    for (const int version : {1, 2, 3}) {
+      EXPECT_THAT(read(NpyBytes(descr, "(2,)", large, version)), ElementsAre(105536, 7)) << descr << version;
+    }
+  }
+  // In a folder they follow one another in the order of their names, as those of build-nanogpt do.
+  folder.Write("b.npy", NpyBytes("'<u2'", "(1,)", std::string("\7\0", 2)));
+  EXPECT_THAT(ReadAllTokens(TokenSource::Open(folder.path()).value()), ElementsAre(1, 256, 255, 32768, 7));
+}
+
+TEST(TokenSourceTest, RefusesArraysOfNumPyThatAreNoTokens) {
+  const TempFolder folder;
+  const std::string two("\1\0\2\0", 4);
+  const auto refused = [&](absl::StatusCode code, const std::string& bytes, const std::string& message) {
+    const absl::Status status = TokenSource::Open(folder.Write("a.npy", bytes)).status();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument, kDataLoss = absl::StatusCode::kDataLoss;
+  refused(kInvalid, NpyBytes("'<i8'", "(1,)", two + two), "a NumPy array of \"'<i8'\"; tokens are read as '|u1', ");
+  refused(kInvalid, NpyBytes("'>u2'", "(2,)", two), "numpy.save(FILE, array.astype(\"<u4\"))");
+  refused(kInvalid, NpyBytes("[('a', '<u2')]", "(2,)", two), "tokens are read as");
+  refused(kInvalid, NpyBytes("'<u2'", "(1, 2)", two), "the shape (1, 2), and tokens are read from an array with one");
+  refused(kInvalid, NpyBytes("'<u2'", "()", two), "numpy.save(FILE, array.reshape(-1))");
+  refused(kInvalid, NpyBytes("'<u2'", "(-2,)", two), "one dimension");
+  refused(kInvalid, NpyBytes("'<u2'", "(2,)", two, 4), "of version 4; supported: versions 1 to 3");
+  refused(kDataLoss, NpyBytes("'<u2'", "(3,)", two), "promises 3 tokens of 2 bytes, and it has 4 bytes of them");
+  refused(kDataLoss, NpyBytes("'<u2'", "(2,)", two + "\1"), "and it has 5 bytes of them");
+  refused(kDataLoss, NpyBytes("'<u2'", "(9223372036854775807,)", two), "and it has 4 bytes of them");
+  refused(kDataLoss, NpyBytes("'<i4'", "(1,)", "\xFF\xFF\xFF\xFF"), "");
+  refused(kDataLoss, NpyBytes("'<u2'", "(2,)", two).substr(0, 50), "it promises a header of 118 bytes");
+  refused(kDataLoss, "\x93NUMPY\x01", "it has no whole header");
+}
+
 TEST(TokenSourceTest, TokensInMemoryHaveNoEncoding) {
   const TokenSource source = TokenSource::FromTokens({3, 9, 4}).value();
   EXPECT_EQ(source.vocabulary(), 10);
