@@ -78,7 +78,8 @@ void MakeFirst(Op& op);
 const std::vector<ElementRange>* WrittenRanges(const Op& op);
 
 // Makes an op on one shard of a flat group work on shard `shard`, which begins at element shard x shard_stride. An op
-// that counts ranks instead begins at rank x shard_stride. Leaves other ops alone.
+// that counts ranks instead begins at rank x shard_stride, and one on a part of that begins part_begin elements later.
+// Leaves other ops alone.
 void SetShard(Op& op, int64_t shard, int64_t rank);
 
 // Returns whether a library may compute an op. If one does, the backend loads the library and chooses an algorithm at

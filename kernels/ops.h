@@ -19,8 +19,8 @@
 //   void MakeFirst()                                 see MakeFirst in op.h [sets accumulate = false]
 //   int64_t shard_begin, shard_stride                SetShard sets shard_begin to a multiple of shard_stride [the op
 //                                                    does not work on a shard]
-//   bool by_rank, int64_t part_begin                 whether shard_begin counts ranks in place of shards, and what
-//                                                    SetShard adds to it [false, 0]
+//   bool by_rank, int64_t part_begin                 whether SetShard counts ranks in place of shards, and what it adds
+//                                                    to that multiple [false, 0]
 //   const std::vector<ElementRange>* written_ranges() const
 //                                                    see WrittenRanges in op.h [null]
 //   std::vector<int64_t> LibraryAttributes() const   what a library that computes the op asks for [no library does]

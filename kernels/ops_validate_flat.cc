@@ -1,5 +1,6 @@
 // Checks the operands of the ops on flat vectors and scalars. A flat vector may be empty, because a rank may own no
 // elements of a group.
+#include <algorithm>
 #include <variant>
 
 #include "kernels/counter_random.h"

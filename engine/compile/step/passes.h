@@ -58,17 +58,19 @@ void UpdateInBackward(StepProgram& program, Accumulation accumulation, int64_t r
 //   after    MatMul rows of d_a, Accumulate them, ...    MatMul d_b, Accumulate b
 //
 // A temporary buffer has at most `piece_bytes`, or an eighth of the bytes of the unit's gradient if that is more. A
-// larger gradient is computed and rounded in pieces of some rows each, by one matmul after another, unless its scales
-// are blockwise: then it is rounded whole, because they lie column by column. All elements get the bits that they had:
-// random bits depend on the place of an element in the gradient, and an element of a matmul is computed from its row
-// and column. Only where a library chooses another order of summation for another number of rows (oneDNN, cuBLASLt) may
-// the last bit of an fp32 gradient be another one.
+// larger gradient is computed and rounded in pieces of some rows each, by one matmul after another. Two exceptions take
+// more: a piece has at least kRandomBlock rows, and a matmul in fp8 with tiles of scales is not divided.
+//
+// All elements get the bits that they had: random bits depend on the place of an element in the gradient, and an
+// element of a matmul is computed from its row and column. Only where a library chooses another order of summation for
+// another number of rows (oneDNN, cuBLASLt) may the last bit of an fp32 gradient be another one.
 //
 // All other gradients stay in fp32 until the backward ends: those that no matmul computes, as of norms, biases and
 // embeddings, and those that several ops add up. So does everything where the iterations of a loop add to a gradient
 // before it is rounded, as in LAYERED.
 //
-// Keeps the order of all other instructions. REQUIRES: what writes a gradient stands before the op that rounds it.
+// The copy of the micro-batch's number, which the random bits need, moves ahead of the first piece. Keeps the order of
+// all other instructions. REQUIRES: what writes a gradient stands before the op that rounds it.
 void RoundInBackward(StepProgram& program, int64_t piece_bytes);
 
 // Lets weights that multiply in fp8 travel in fp8, so that a rank receives one byte for each and quantizes only its

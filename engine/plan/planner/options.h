@@ -11,7 +11,6 @@
 #include "absl/types/span.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/variant.h"
-#include "kernels/dtype.h"
 
 namespace shale {
 

@@ -114,7 +114,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
     case BufferCategory::kUnshardedGradients:
       return o.placement().reduces_full_gradients()
                  ? absl::StrCat("fp32, ", all, ", until they are reduced once a step")
-             : o.reduce != DType::kBFloat16 ? "fp32, of the unit in backward and the one being reduced"
+             : o.reduce != DType::kBFloat16 || !shared ? "fp32, of the unit in backward and the one being reduced"
              : o.accumulation == Accumulation::kLayered && o.micro_batches > 1
                  ? "fp32, of the unit in backward, and bf16, of the one being reduced, with a part of what others send"
                  : "bf16, of the unit in backward and the one being reduced, with a part of what others send; fp32, of "

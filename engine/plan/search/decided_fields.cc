@@ -17,6 +17,7 @@ namespace shale {
 absl::StatusOr<DecidedFields> DecideFields(Job job, const DataFacts& data, const Machine& machine,
                                            const JobWith& job_with, WorkLimits limits) {
   constexpr std::chrono::seconds kMostTime{20};
+  SHALE_CHECK(!job.runtime.search.empty());
   SHALE_RETURN_IF_ERROR(CheckSearchedFields(job));
   ApplyDataFacts(data, job);
   limits.deadline = std::min(limits.deadline, WorkLimits::Clock::now() + kMostTime);

@@ -29,7 +29,8 @@ struct DecidedFields {
 
 // Searches for the best values of the fields in job.runtime.search, for the job with what its data decide
 // (ApplyDataFacts), and for 20 seconds at most. `job_with` is as in SearchQuery. Returns the errors of
-// CheckSearchedFields and FindFastest. Their messages begin with "runtime.search: ".
+// CheckSearchedFields and FindFastest. Their messages begin with "runtime.search: ". REQUIRES: the job leaves
+// some field to a search.
 absl::StatusOr<DecidedFields> DecideFields(Job job, const DataFacts& data, const Machine& machine,
                                            const JobWith& job_with = nullptr, WorkLimits limits = {});
 

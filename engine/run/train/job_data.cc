@@ -21,6 +21,9 @@ namespace {
 
 enum class Use { kTraining, kEvaluation };
 
+// Returns how many samples the ranks evaluate at a time.
+int64_t EvaluationBatch(int64_t micro_batch, int64_t ranks) { return micro_batch * ranks; }
+
 // Makes a loader of the job's training or evaluation data.
 absl::StatusOr<std::unique_ptr<BatchLoader>> MakeLoader(const Job& job, std::shared_ptr<DataSource> source, Use use) {
   const bool training = use == Use::kTraining;
@@ -28,13 +31,13 @@ absl::StatusOr<std::unique_ptr<BatchLoader>> MakeLoader(const Job& job, std::sha
   // Only what has an end is shuffled here. A mixture shuffles its sources itself.
   const SampleOrder order(training && samples != kEndlessSamples ? job.data.order : DataOrder::kSequential,
                           job.data.seed, samples);
+  const int64_t evaluated = EvaluationBatch(job.batch.micro_batch, job.sharding.ranks);
   SHALE_ASSIGN_OR_RETURN(BatchLoader loader,
                          BatchLoader::Create(std::move(source), order,
                                              {.micro_batch = job.batch.micro_batch,
                                               .sequence_length = job.batch.sequence_length,
                                               .ranks = job.sharding.ranks,
-                                              .global_batch = training ? job.batch.global_batch
-                                                                       : job.batch.micro_batch * job.sharding.ranks}));
+                                              .global_batch = training ? job.batch.global_batch : evaluated}));
   return std::make_unique<BatchLoader>(std::move(loader));
 }
 
@@ -300,7 +303,7 @@ absl::Status JobData::FitTo(const DataNeeds& needs, int64_t micro_batch) {
   for (Evaluation& evaluation : evaluations_) {
     BatchLoader& loader = *evaluation.loader;
     SHALE_RETURN_IF_ERROR(Fit(needs, loader));
-    loader.Divide(micro_batch, micro_batch * loader.shape().ranks);
+    loader.Divide(micro_batch, EvaluationBatch(micro_batch, loader.shape().ranks));
   }
   return absl::OkStatus();
 }

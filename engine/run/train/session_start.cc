@@ -13,7 +13,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/api/job.h"
-#include "engine/compile/program/work_limits.h"
 #include "engine/files/checkpoint/base_values.h"
 #include "engine/files/io/checksums.h"
 #include "engine/plan/config/job_files.h"

@@ -193,15 +193,20 @@ absl::Status GlooGroup::AwaitCount(int place, uint32_t& word, uint32_t value,
 absl::Status GlooGroup::Unsuccessful(int slot, const absl::Status& waited, absl::FunctionRef<std::string()> missing) {
   std::string passed;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    // The peer that this rank waits for may have heard of a failure first. It passes the notice on and closes its
+    // connections, which ends the wait. The thread that takes the notice here may come later than that.
+    if (!waited.ok() && !expired_) {
+      changed_.wait_for(lock, kExplainTime, [&] { return !status_.ok() || !noticed_.ok(); });
+    }
     const std::string rank = RankList({layout_.local_ranks()[slot]});
-    if (!expired_ || !status_.ok()) {
+    if (!status_.ok()) {
       // The group's error tells why.
-    } else if (noticed_.ok()) {
-      passed = absl::StrCat(rank, " waited ", timeout_seconds_, " s for ", missing(), " ", Current(),
-                            "; look for the error of a rank that is missing");
     } else if (absl::IsDeadlineExceeded(noticed_)) {
       passed = absl::StrCat(noticed_.message(), "; ", rank, " waits for ", missing());
+    } else if (expired_ && noticed_.ok()) {
+      passed = absl::StrCat(rank, " waited ", timeout_seconds_, " s for ", missing(), " ", Current(),
+                            "; look for the error of a rank that is missing");
     }
   }
   if (!passed.empty()) Fail(absl::DeadlineExceededError(passed));
