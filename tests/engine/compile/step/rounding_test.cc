@@ -100,7 +100,7 @@ class RoundInBackwardTest : public ::testing::Test {
     EXPECT_TRUE(CheckStructure(program_).ok()) << CheckStructure(program_);
     for (InstructionId id = 1; id < std::ssize(program_.instructions); ++id) {  // The first one means nothing.
       const Op* op = std::get_if<Op>(&program_.instructions[id].action);
-      if (op != nullptr) EXPECT_TRUE(Validate(*op).ok()) << Validate(*op);
+      EXPECT_TRUE(op == nullptr || Validate(*op).ok()) << Validate(*op);
     }
     return Listing(program_);
   }
