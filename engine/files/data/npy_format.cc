@@ -71,19 +71,20 @@ absl::string_view ValueOf(absl::string_view header, absl::string_view key, absl:
 // Returns how many bytes a token of this type has, or 0 if such arrays are not read. A negative token of an i4 is found
 // like one that is too large.
 int BytesOfTokens(absl::string_view descr) {
-  if (descr == "'|u1'") return 1;
-  if (descr == "'<u2'") return 2;
-  return descr == "'<u4'" || descr == "'<i4'" ? 4 : 0;
+  if (descr == "|u1") return 1;
+  if (descr == "<u2") return 2;
+  return descr == "<u4" || descr == "<i4" ? 4 : 0;
 }
 
 absl::StatusOr<TokenContents> CheckNpy(const InputFile& file) {
   SHALE_ASSIGN_OR_RETURN(const NpyHeader header, ReadNpyHeader(file));
-  const absl::string_view descr = ValueOf(header.text, "descr", ",");
+  absl::string_view descr = ValueOf(header.text, "descr", ",");
+  if (absl::ConsumePrefix(&descr, "'")) absl::ConsumeSuffix(&descr, "'");
   const int bytes_per_token = BytesOfTokens(descr);
   if (bytes_per_token == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(file.path(), " is a NumPy array of ", Quoted(descr),
-                     "; tokens are read as '|u1', '<u2', '<u4' or '<i4': numpy.save(FILE, array.astype(\"<u4\"))"));
+                     "; tokens are read as |u1, <u2, <u4 or <i4: numpy.save(FILE, array.astype(\"<u4\"))"));
   }
   absl::string_view shape = ValueOf(header.text, "shape", ")");
   int64_t count = -1;

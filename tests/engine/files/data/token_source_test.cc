@@ -133,7 +133,7 @@ TEST(TokenSourceTest, RefusesArraysOfNumPyThatAreNoTokens) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   };
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument, kDataLoss = absl::StatusCode::kDataLoss;
-  refused(kInvalid, NpyBytes("'<i8'", "(1,)", two + two), "a NumPy array of \"'<i8'\"; tokens are read as '|u1', ");
+  refused(kInvalid, NpyBytes("'<i8'", "(1,)", two + two), "a NumPy array of \"<i8\"; tokens are read as |u1, ");
   refused(kInvalid, NpyBytes("'>u2'", "(2,)", two), "numpy.save(FILE, array.astype(\"<u4\"))");
   refused(kInvalid, NpyBytes("[('a', '<u2')]", "(2,)", two), "tokens are read as");
   refused(kInvalid, NpyBytes("'<u2'", "(1, 2)", two), "the shape (1, 2), and tokens are read from an array with one");
