@@ -232,7 +232,7 @@ class RandomTextJobs : public TextDataTest {
     const bool mixed = Pick(random, 4) == 0, has_window = mixed || Pick(random, 3) == 0;
     job.model = absl::StrCat(
         "decoder { family: ",
-        OneOf(random, {"LLAMA", "GPT2", "QWEN2", "QWEN3", "MISTRAL", "FALCON", "GEMMA2", "GEMMA3"}),
+        OneOf(random, {"LLAMA", "GPT2", "QWEN2", "QWEN3", "MISTRAL", "FALCON", "GEMMA2", "GEMMA3", "STARCODER2"}),
         " width: 16 layers: ", layers, " heads: 4 hidden: 24 init_std: 0.1 ", has_window ? "attention_window: 5 " : "",
         mixed ? "layer_pattern: \"WF\" attention_cap: 0.5 logit_cap: 3 " : "", "}");
     job.global_batch = 1 + Pick(random, 7);
