@@ -79,15 +79,18 @@ class Workload:
 
 
 def write_tokens(folder, vocabulary, count=1 << 19):
-    """Writes a token file of llm.c with random tokens below `vocabulary`, the small ones more often, unless it exists.
-    Returns its path."""
-    path = os.path.join(folder, f"tokens-{vocabulary}.bin")
+    """Writes a token file of llm.c with tokens below `vocabulary`, the small ones more often, unless it exists. Three
+    of four tokens follow from the one before, so that a model has something to learn. Returns its path."""
+    path = os.path.join(folder, f"following-{vocabulary}.bin")
     magic, version, code = _GPT2 if vocabulary <= 1 << 16 else _LLAMA3
     if os.path.exists(path) and os.path.getsize(path) == _HEADER_BYTES + count * array.array(code).itemsize:
         return path
     os.makedirs(folder, exist_ok=True)
     source = random.Random(1)
-    tokens = array.array(code, (int(vocabulary * source.random() ** 3) for _ in range(count)))
+    tokens, place = array.array(code), 0.0  # `place` is even in [0, 1), whether it moves on or is drawn anew.
+    for _ in range(count):
+        place = (place + 0.381966) % 1 if source.random() < 0.75 else source.random()
+        tokens.append(int(vocabulary * place ** 3))
     header = array.array("i", [magic, version, count] + [0] * (_HEADER_BYTES // 4 - 3))
     temporary = path + ".tmp"
     with open(temporary, "wb") as file:

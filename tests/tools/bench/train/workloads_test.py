@@ -44,6 +44,10 @@ class WorkloadsTest(unittest.TestCase):
                 tokens = struct.unpack_from(f"<1000{width}", data, 1024)
                 self.assertEqual(len(data), 1024 + struct.calcsize(f"<1000{width}"))
                 self.assertTrue(all(token < vocabulary for token in tokens))
+                # Where a large token goes on, the next one is always about the same.
+                after = [b for a, b in zip(tokens, tokens[1:]) if a > 0.95 * vocabulary]
+                most = max(sum(abs(b - c) < 0.01 * vocabulary for b in after) for c in after)
+                self.assertGreater(most, 0.6 * len(after))
                 before = os.stat(path).st_mtime_ns
                 self.assertEqual(workloads.write_tokens(folder, vocabulary, count=1000), path)
                 self.assertEqual(os.stat(path).st_mtime_ns, before)
