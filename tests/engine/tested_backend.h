@@ -17,7 +17,8 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls cpu_
 // Returns whether jobs must ask for device CUDA to run on the backend.
 bool TestsTheCudaBackend();
 
-// Returns whether tests run every combination of settings on the backend. Otherwise they run one of each kind.
+// Returns whether tests run every combination of settings on the backend, or every second one where that takes long.
+// Otherwise they run one of each kind.
 bool TestsEveryCombination();
 
 }  // namespace shale::testing

@@ -5,8 +5,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/reference/host_ops.h"
 #include "kernels/reference/reference_ops.h"
-#include "tests/kernels/cuda/host/host_view.h"
-#include "tests/kernels/cuda/host/stream.h"
+#include "tests/kernels/cuda/host/host_op.h"
 
 namespace shale::cuda_on_host {
 namespace {
@@ -47,14 +46,9 @@ class HostAttention final : public cuda::AttentionBackend {
   }
 
   template <class OpType>
-  absl::Status Start(const OpType& op, Scratch scratch, cuda::StreamHandle handle) {
-    if (library_->Takes(op)) return library_->Enqueue(op, scratch, handle);
-    Op seen = op;
-    VisitOperands(seen, [](absl::string_view, Tensor& t, Access) { t.data = HostViewOf(t.data); });
-    scratch.data = HostViewOf(scratch.data);
-    auto* stream = static_cast<Stream*>(handle);
-    auto run = [seen = std::move(seen), scratch] { return Reference().Run(seen, scratch); };
-    return stream != nullptr && stream->submit ? stream->submit(std::move(run)) : run();
+  absl::Status Start(const OpType& op, Scratch scratch, cuda::StreamHandle stream) {
+    return library_->Takes(op) ? library_->Enqueue(op, scratch, stream)
+                               : EnqueueHostOp(Reference(), op, scratch, stream);
   }
 
   const std::unique_ptr<cuda::AttentionBackend> library_;

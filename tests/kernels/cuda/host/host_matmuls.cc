@@ -4,8 +4,7 @@
 
 #include "kernels/ops/matmul.h"
 #include "kernels/reference/host_ops.h"
-#include "tests/kernels/cuda/host/host_view.h"
-#include "tests/kernels/cuda/host/stream.h"
+#include "tests/kernels/cuda/host/host_op.h"
 
 namespace shale::cuda_on_host {
 namespace {
@@ -16,13 +15,8 @@ class HostMatMuls final : public cuda::MatMulBackend {
 
   int64_t ScratchBytes(const MatMul& op) const override { return ops_.ScratchBytes(op); }
   absl::Status Prepare(const MatMul& op) override { return ops_.Prepare(op, ops_.ScratchBytes(op)); }
-  absl::Status Enqueue(const MatMul& op, Scratch scratch, cuda::StreamHandle handle) override {
-    Op seen = op;
-    VisitOperands(seen, [](absl::string_view, Tensor& t, Access) { t.data = HostViewOf(t.data); });
-    scratch.data = HostViewOf(scratch.data);
-    auto* stream = static_cast<Stream*>(handle);
-    auto run = [this, seen = std::move(seen), scratch] { return ops_.Run(seen, scratch); };
-    return stream != nullptr && stream->submit ? stream->submit(std::move(run)) : run();
+  absl::Status Enqueue(const MatMul& op, Scratch scratch, cuda::StreamHandle stream) override {
+    return EnqueueHostOp(ops_, op, scratch, stream);
   }
 
  private:
