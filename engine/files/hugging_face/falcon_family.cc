@@ -81,8 +81,6 @@ void WriteFalcon(HfConfigWriter& w) {
   w.Erase("num_ln_in_parallel_attn");
   if (newer) w.Set("num_ln_in_parallel_attn", w.c.parallel_norms ? 2 : 1);
   w.WriteRope();
-  if (w.based) return;
-  for (const absl::string_view key : {"attention_dropout", "hidden_dropout"}) w.Set(key, 0.0);
 }
 
 absl::Status CheckFalcon(HfModelType type, const DecoderConfig& c) {

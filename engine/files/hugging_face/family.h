@@ -55,7 +55,6 @@ struct HfConfigReader {
 struct HfConfigWriter {
   const DecoderConfig& c;
   const HfModelType type;
-  const bool based;
   Json json;
 
   template <typename T>
@@ -75,9 +74,9 @@ struct HfConfigWriter {
 
 struct HfFamily {
   HfModelType type;
-  absl::string_view name;          // model_type in config.json.
-  absl::string_view architecture;  // The class with a language-model head.
-  absl::Span<const DropoutKey> dropout;
+  absl::string_view name;                // model_type in config.json.
+  absl::string_view architecture;        // The class with a language-model head.
+  absl::Span<const DropoutKey> dropout;  // Its keys, which are written as 0 if there is no base.
   // Returns whether a decoder has the marks of this family, so that CheckExpressible of it gives the best reason if it
   // is not expressible. Several families may have the same marks; the first that can express the decoder is taken.
   bool (*resembles)(const DecoderConfig& config);

@@ -69,7 +69,6 @@ void WriteGemma(HfConfigWriter& w) {
   w.Set("query_pre_attn_scalar", w.c.score_width > 0 ? w.c.score_width : w.c.head_width);
   w.SetOrNull("attn_logit_softcapping", w.c.attention_cap);
   w.SetOrNull("final_logit_softcapping", w.c.logit_cap);
-  if (!w.based) w.Set("attention_dropout", 0.0);
   w.WriteRope();
   if (w.type == HfModelType::kGemma3) {
     w.Set("rope_local_base_freq", w.c.window_rope_theta > 0 ? w.c.window_rope_theta : w.c.rope_theta);

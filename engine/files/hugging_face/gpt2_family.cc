@@ -49,8 +49,6 @@ void WriteGpt2(HfConfigWriter& w) {
   w.Set("n_inner", w.c.hidden);
   w.Set("layer_norm_epsilon", w.c.norm_epsilon);
   w.WriteGelu("activation_function", "gelu_new");
-  if (w.based) return;
-  for (const absl::string_view key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) w.Set(key, 0.0);
 }
 
 absl::Status CheckGpt2(HfModelType type, const DecoderConfig& c) {

@@ -98,7 +98,6 @@ void WriteLlama(HfConfigWriter& w) {
   w.Set("hidden_act", "silu");
   if (w.type == HfModelType::kLlama || w.type == HfModelType::kQwen3) w.Set("attention_bias", w.c.qkv_bias);
   if (w.type == HfModelType::kLlama) w.Set("mlp_bias", w.c.linear_bias);
-  if (!w.based) w.Set("attention_dropout", 0.0);
   w.WriteRope();
   WriteWindow(w);
 }

@@ -48,8 +48,6 @@ void WriteStarcoder2(HfConfigWriter& w) {
   } else {
     w.Set("sliding_window", nullptr);
   }
-  if (w.based) return;
-  for (const absl::string_view key : {"attention_dropout", "residual_dropout", "embedding_dropout"}) w.Set(key, 0.0);
 }
 
 absl::Status CheckStarcoder2(HfModelType type, const DecoderConfig& c) {
