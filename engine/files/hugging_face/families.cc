@@ -45,7 +45,7 @@ constexpr HfFamily kFamilies[] = {
     {HfModelType::kGemma3, "gemma3_text", "Gemma3ForCausalLM", kOfLlamaLike, LikeGemma3, ReadGemma, CheckGemma,
      WriteGemma, LayOutLlama},
     {HfModelType::kStarcoder2, "starcoder2", "Starcoder2ForCausalLM", kOfStarcoder2, LikeStarcoder2, ReadStarcoder2,
-     CheckStarcoder2, WriteStarcoder2, LayOutStarcoder2},
+     CheckStarcoder2, WriteStarcoder2, LayOutLlama},
 };
 
 }  // namespace

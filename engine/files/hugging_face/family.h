@@ -93,7 +93,7 @@ const HfFamily& FamilyOf(HfModelType type);
 void ReadLlama(HfConfigReader& r);
 void WriteLlama(HfConfigWriter& w);
 absl::Status CheckLlama(HfModelType type, const DecoderConfig& c);
-void LayOutLlama(HfLayoutBuilder& b);  // Gemma's, too.
+void LayOutLlama(HfLayoutBuilder& b);  // Also for Gemma and StarCoder 2.
 
 void ReadGpt2(HfConfigReader& r);
 void WriteGpt2(HfConfigWriter& w);
@@ -108,7 +108,6 @@ void LayOutFalcon(HfLayoutBuilder& b);
 void ReadStarcoder2(HfConfigReader& r);
 void WriteStarcoder2(HfConfigWriter& w);
 absl::Status CheckStarcoder2(HfModelType type, const DecoderConfig& c);
-void LayOutStarcoder2(HfLayoutBuilder& b);
 
 void ReadGemma(HfConfigReader& r);
 void WriteGemma(HfConfigWriter& w);

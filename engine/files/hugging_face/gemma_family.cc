@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/files/hugging_face/family.h"
-#include "engine/files/hugging_face/layout_builder.h"
 
 namespace shale {
 namespace {

@@ -145,8 +145,13 @@ void LayOutLlama(HfLayoutBuilder& b) {
     b.AddLinear(ours + "attention.output", C, HD, b.c.linear_bias, attention + "o_proj");
     if (b.c.post_norms) b.AddNorm(ours + "attention_post_norm", theirs + "post_attention_layernorm");
     b.AddNorm(ours + "ffn_norm", theirs + (b.c.post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm"));
-    b.AddLinear(ours + "ffn.gate_up", 2 * F, C, b.c.linear_bias, {{mlp + "gate_proj", F}, {mlp + "up_proj", F}});
-    b.AddLinear(ours + "ffn.down", C, F, b.c.linear_bias, mlp + "down_proj");
+    const bool gated = IsGated(b.c.activation);  // In all families but StarCoder 2.
+    if (gated) {
+      b.AddLinear(ours + "ffn.gate_up", 2 * F, C, b.c.linear_bias, {{mlp + "gate_proj", F}, {mlp + "up_proj", F}});
+    } else {
+      b.AddLinear(ours + "ffn.up", F, C, b.c.linear_bias, mlp + "c_fc");
+    }
+    b.AddLinear(ours + "ffn.down", C, F, b.c.linear_bias, mlp + (gated ? "down_proj" : "c_proj"));
     if (b.c.post_norms) b.AddNorm(ours + "ffn_post_norm", theirs + "post_feedforward_layernorm");
   }
   b.AddNorm("final_norm", "norm");

@@ -2,7 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/compile/model/adapter.h"
 #include "engine/files/hugging_face/family.h"
-#include "engine/files/hugging_face/layout_builder.h"
+#include "kernels/check.h"
 
 namespace shale {
 
@@ -60,24 +60,6 @@ absl::Status CheckStarcoder2(HfModelType type, const DecoderConfig& c) {
   if (c.qkv_bias != c.linear_bias) return RefuseHf(type, kHalfBiased);
   if (!LikeStarcoder2(c)) return RefuseHf(type, "blocks as Falcon has them");
   return absl::OkStatus();
-}
-
-void LayOutStarcoder2(HfLayoutBuilder& b) {
-  const int64_t HD = b.c.heads * b.c.head_width, GD = b.c.kv_heads * b.c.head_width, C = b.c.width, F = b.c.hidden;
-  b.layout.prefix = "model.";
-  b.AddEmbedding("embed_tokens.weight");
-  for (int64_t layer = 0; layer < b.c.layers; ++layer) {
-    const std::string ours = absl::StrCat("blocks.", layer, "."), theirs = absl::StrCat("layers.", layer, ".");
-    const std::string attention = theirs + "self_attn.";
-    b.AddNorm(ours + "attention_norm", theirs + "input_layernorm");
-    b.AddLinear(ours + "attention.qkv", HD + 2 * GD, C, b.c.qkv_bias,
-                {{attention + "q_proj", HD}, {attention + "k_proj", GD}, {attention + "v_proj", GD}});
-    b.AddLinear(ours + "attention.output", C, HD, b.c.linear_bias, attention + "o_proj");
-    b.AddNorm(ours + "ffn_norm", theirs + "post_attention_layernorm");
-    b.AddLinear(ours + "ffn.up", F, C, b.c.linear_bias, theirs + "mlp.c_fc");
-    b.AddLinear(ours + "ffn.down", C, F, b.c.linear_bias, theirs + "mlp.c_proj");
-  }
-  b.AddNorm("final_norm", "norm");
 }
 
 }  // namespace shale
