@@ -8,6 +8,12 @@
 
 namespace shale {
 
+void HfConfigWriter::WriteSizes() {
+  Set("hidden_size", c.width);
+  Set("num_hidden_layers", c.layers);
+  Set("num_attention_heads", c.heads);
+}
+
 void HfConfigWriter::WriteGelu(absl::string_view key, absl::string_view tanh_name) {
   if (c.activation == Activation::kGeluErf) return Set(key, "gelu");
   Set(key, std::string(type == HfModelType::kFalcon ? "gelu_pytorch_tanh" : tanh_name));

@@ -65,9 +65,7 @@ void ReadFalcon(HfConfigReader& r) {
 
 void WriteFalcon(HfConfigWriter& w) {
   const bool newer = IsNewFalcon(w.c);
-  w.Set("hidden_size", w.c.width);
-  w.Set("num_hidden_layers", w.c.layers);
-  w.Set("num_attention_heads", w.c.heads);
+  w.WriteSizes();
   w.Set("num_kv_heads", w.c.kv_heads);
   w.Set("ffn_hidden_size", w.c.hidden);
   w.Set("max_position_embeddings", w.c.max_positions);

@@ -63,6 +63,8 @@ struct HfConfigWriter {
   }
   void SetOrNull(absl::string_view key, double value) { value > 0 ? Set(key, value) : Set(key, nullptr); }
   void Erase(absl::string_view key) { json.erase(std::string(key)); }
+  // Writes what HfConfigReader::ReadSizes reads.
+  void WriteSizes();
   // Writes the name of the activation, which is a GELU.
   void WriteGelu(absl::string_view key, absl::string_view tanh_name);
   // Writes the rotary frequencies. Writes the older keys, whichever keys the base has, because every release of

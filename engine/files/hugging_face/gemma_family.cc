@@ -55,10 +55,8 @@ void ReadGemma(HfConfigReader& r) {
 }
 
 void WriteGemma(HfConfigWriter& w) {
-  w.Set("hidden_size", w.c.width);
+  w.WriteSizes();
   w.Set("intermediate_size", w.c.hidden);
-  w.Set("num_hidden_layers", w.c.layers);
-  w.Set("num_attention_heads", w.c.heads);
   w.Set("num_key_value_heads", w.c.kv_heads);
   w.Set("head_dim", w.c.head_width);
   w.Set("max_position_embeddings", w.c.max_positions);

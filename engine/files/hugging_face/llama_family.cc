@@ -84,10 +84,8 @@ void ReadLlama(HfConfigReader& r) {
 }
 
 void WriteLlama(HfConfigWriter& w) {
-  w.Set("hidden_size", w.c.width);
+  w.WriteSizes();
   w.Set("intermediate_size", w.c.hidden);
-  w.Set("num_hidden_layers", w.c.layers);
-  w.Set("num_attention_heads", w.c.heads);
   w.Set("num_key_value_heads", w.c.kv_heads);
   // Qwen 2 does not define head_dim, but transformers reads it.
   if (w.type != HfModelType::kQwen2 || w.json.contains("head_dim") || w.c.heads * w.c.head_width != w.c.width) {

@@ -30,10 +30,8 @@ void ReadStarcoder2(HfConfigReader& r) {
 }
 
 void WriteStarcoder2(HfConfigWriter& w) {
-  w.Set("hidden_size", w.c.width);
+  w.WriteSizes();
   w.Set("intermediate_size", w.c.hidden);
-  w.Set("num_hidden_layers", w.c.layers);
-  w.Set("num_attention_heads", w.c.heads);
   w.Set("num_key_value_heads", w.c.kv_heads);
   // The class does not define head_dim, but transformers reads it.
   if (w.json.contains("head_dim") || w.c.heads * w.c.head_width != w.c.width) w.Set("head_dim", w.c.head_width);
