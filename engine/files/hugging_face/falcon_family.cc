@@ -83,6 +83,7 @@ void WriteFalcon(HfConfigWriter& w) {
 
 absl::Status CheckFalcon(HfModelType type, const DecoderConfig& c) {
   SHALE_RETURN_IF_ERROR(CheckLayerNormed(type, c));
+  SHALE_RETURN_IF_ERROR(CheckPlainAttention(type, c));
   if (c.position != PositionKind::kRotary) return RefuseHf(type, "learned positions");
   if (c.qkv_bias != c.linear_bias) return RefuseHf(type, kHalfBiased);
   if (!c.parallel_block && c.kv_heads != 1 && c.kv_heads != c.heads) {

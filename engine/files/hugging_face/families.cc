@@ -89,6 +89,10 @@ absl::Status CheckLayerNormed(HfModelType type, const DecoderConfig& c) {
   if (c.norm != NormKind::kLayerNorm) return RefuseHf(type, "RMSNorm");
   if (c.activation == Activation::kSwiGlu) return RefuseHf(type, "SwiGLU");
   if (c.qk_norm) return RefuseHf(type, "qk_norm");
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlainAttention(HfModelType type, const DecoderConfig& c) {
   if (c.attention_window != 0) return RefuseHf(type, "an attention_window");
   if (c.heads * c.head_width != c.width) {
     return RefuseHf(type,

@@ -121,6 +121,8 @@ absl::Status RefuseHf(HfModelType type, absl::string_view reason);
 absl::Status CheckPlainBlocks(HfModelType type, const DecoderConfig& c);
 // Does the same for what no family with LayerNorm has.
 absl::Status CheckLayerNormed(HfModelType type, const DecoderConfig& c);
+// Returns OK if no layer has a window, and the heads together are as wide as the model.
+absl::Status CheckPlainAttention(HfModelType type, const DecoderConfig& c);
 constexpr absl::string_view kHalfBiased = "only one of qkv_bias and linear_bias";
 
 }  // namespace shale

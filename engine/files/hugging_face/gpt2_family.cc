@@ -53,6 +53,7 @@ void WriteGpt2(HfConfigWriter& w) {
 
 absl::Status CheckGpt2(HfModelType type, const DecoderConfig& c) {
   SHALE_RETURN_IF_ERROR(CheckLayerNormed(type, c));
+  SHALE_RETURN_IF_ERROR(CheckPlainAttention(type, c));
   if (c.position != PositionKind::kLearned) return RefuseHf(type, "rotary positions");
   if (c.parallel_block) return RefuseHf(type, "a parallel block");
   if (!c.qkv_bias || !c.linear_bias) return RefuseHf(type, "linear layers without bias");

@@ -49,11 +49,8 @@ void WriteStarcoder2(HfConfigWriter& w) {
 }
 
 absl::Status CheckStarcoder2(HfModelType type, const DecoderConfig& c) {
-  SHALE_RETURN_IF_ERROR(CheckPlainBlocks(type, c));
-  if (c.norm != NormKind::kLayerNorm) return RefuseHf(type, "RMSNorm");
+  SHALE_RETURN_IF_ERROR(CheckLayerNormed(type, c));
   if (c.position != PositionKind::kRotary) return RefuseHf(type, "learned positions");
-  if (IsGated(c.activation)) return RefuseHf(type, "SwiGLU");
-  if (c.qk_norm) return RefuseHf(type, "qk_norm");
   if (c.parallel_block) return RefuseHf(type, "a parallel block");
   if (c.qkv_bias != c.linear_bias) return RefuseHf(type, kHalfBiased);
   if (!LikeStarcoder2(c)) return RefuseHf(type, "blocks as Falcon has them");
