@@ -23,9 +23,11 @@
 #include "engine/files/io/checksums.h"
 #include "engine/files/io/file.h"
 #include "engine/files/io/json_lines.h"
+#include "engine/run/runtime/backend.h"
 #include "kernels/check.h"
 #include "kernels/hardware_threads.h"
 #include "sharding/comm/gloo/gloo.h"
+#include "sharding/comm/store.h"
 
 namespace shale {
 namespace {

@@ -60,10 +60,11 @@ struct StepOptions {
   // The dtype in which gradients leave a rank to be summed over a row of the mesh: f32, or bf16, which is rounded
   // stochastically. REQUIRES: CheckReduce accepts it.
   DType reduce = DType::kFloat32;
-  // The gradients of a group that leave in bf16 go in parts of at least so many bytes, and at most eight: what a rank
-  // receives of a part is in memory beside what it sends. In fp32 they are computed in such pieces too
+  // The gradients of a group that leave in bf16 go in parts of at least so many bytes, and at most so many parts: what
+  // a rank receives of a part is in memory beside what it sends. In fp32 they are computed in such pieces too
   // (RoundInBackward, engine/compile/step/passes.h).
   int64_t sent_part_bytes = int64_t{16} << 20;
+  static constexpr int64_t kMostSentParts = 8;
   // Multiplies the gradients of the loss by a scale. Goes with kAfterBackward and Clipping::kGlobal.
   std::optional<LossScaling> loss_scaling;
   StateOffload offload_state;  // REQUIRES: CheckStateOffload accepts it.

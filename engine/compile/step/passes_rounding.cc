@@ -279,8 +279,8 @@ class EarlyRounder {
 
   // Returns how many rows a piece has. Pieces are as few as fit, of about equal size, in multiples of kernels' tiles.
   int64_t RowsOfPiece(const MatMul& op, int64_t gradient_bytes) const {
-    constexpr int64_t kMostPieces = 8, kTileRows = 256;  // Pieces of all gradients of a unit.
-    const int64_t most = std::max(piece_bytes_, gradient_bytes / kMostPieces);
+    constexpr int64_t kTileRows = 256;
+    const int64_t most = std::max(piece_bytes_, gradient_bytes / StepOptions::kMostSentParts);
     const int64_t fitting = most / (op.n() * SizeOf(DType::kFloat32));
     // The scales of a in tiles lie column by column, so rows cannot be cut out of them.
     if (fitting >= op.m() || op.scales != Float8Scales::kOne) return op.m();

@@ -227,10 +227,10 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group) {
 void Reducer::EmitNarrowReduction(const EmitContext& context, GroupId group, const Tensor& full, const Tensor& sum,
                                   bool accumulate, int rounding, bool first_iteration_differs) {
   // A part is a stretch of every rank's shard.
-  constexpr int64_t kMostParts = 8;
   const int64_t ranks = state_.groups[group].placement.placement().mesh.shard, shard = sum.elements();
   const int64_t most = options_.sent_part_bytes / SizeOf(DType::kBFloat16) / ranks;
-  const int64_t part = RoundUp(std::clamp(most, CeilDivide(shard, kMostParts), shard), ShardLayout::kAlignment);
+  const int64_t part =
+      RoundUp(std::clamp(most, CeilDivide(shard, StepOptions::kMostSentParts), shard), ShardLayout::kAlignment);
   const absl::string_view name = model_.groups[group].name;
   const auto add = [&](absl::string_view what, int64_t elements) {
     return writer_.AddTensor(absl::StrCat(name, ".gradient.", what), BufferCategory::kUnshardedGradients,

@@ -67,6 +67,10 @@ absl::Status ScanTokens(const InputFile& file, TokenContents* contents,
   return absl::InternalError("unknown token encoding");
 }
 
+absl::Status DamagedFile(const InputFile& file, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat(file.path(), " is damaged or was cut short: ", what));
+}
+
 const DataFormatEntry* RecognizeFormat(absl::string_view head) {
   const auto found = std::find_if(std::rbegin(kDataFormats), std::rend(kDataFormats),
                                   [&](const DataFormatEntry* format) { return format->recognizes(head); });

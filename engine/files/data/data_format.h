@@ -72,6 +72,9 @@ struct DataFormatEntry {
 absl::Status ScanTokens(const InputFile& file, TokenContents* contents,
                         const std::function<absl::Status(absl::string_view bytes)>& visit = nullptr);
 
+// Returns DataLoss: the file is damaged or was cut short. `what` says what is wrong with it.
+absl::Status DamagedFile(const InputFile& file, absl::string_view what);
+
 // Returns the format that recognizes the first kHeadBytes bytes of a file, or all of a shorter one. Returns null if
 // none does: the file is binary. RecognizeContent also knows forms that are not read.
 const DataFormatEntry* RecognizeFormat(absl::string_view head);

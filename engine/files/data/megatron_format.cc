@@ -24,10 +24,6 @@ struct Header {
   uint8_t type = 0;
 };
 
-absl::Status Damaged(const InputFile& index, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat(index.path(), " is damaged or was cut short: ", what));
-}
-
 // Returns how many bytes a token of this type has, or 0 if the type is not supported.
 int BytesOf(uint8_t type) {
   switch (type) {
@@ -66,8 +62,8 @@ absl::StatusOr<Header> ReadHeader(const InputFile& index) {
         absl::StrCat(index.path(), " has a mode for each sequence, as data with images has; only text is supported"));
   }
   if (size != wanted) {
-    return Damaged(index, absl::StrCat("its size ", index.size(), " is not that of ", header.sequences,
-                                       " sequences and ", header.documents, " boundaries of documents"));
+    return DamagedFile(index, absl::StrCat("its size ", index.size(), " is not that of ", header.sequences,
+                                           " sequences and ", header.documents, " boundaries of documents"));
   }
   return header;
 }
@@ -84,9 +80,9 @@ absl::StatusOr<int64_t> CheckSequences(const InputFile& index, const Header& hea
     SHALE_RETURN_IF_ERROR(index.ReadAt(kMegatronHeaderBytes + 4 * sequences + 8 * at, offsets.data(), 8 * n));
     for (int64_t i = 0; i < n; ++i) {
       if (lengths[i] < 0 || offsets[i] != end) {
-        return Damaged(index,
-                       absl::StrCat("sequence ", at + i, " has the length ", lengths[i], " and the offset ", offsets[i],
-                                    "; wanted the offset ", end, ", because sequences must follow each other"));
+        return DamagedFile(
+            index, absl::StrCat("sequence ", at + i, " has the length ", lengths[i], " and the offset ", offsets[i],
+                                "; wanted the offset ", end, ", because sequences must follow each other"));
       }
       end += lengths[i] * bytes_per_token;
     }
@@ -105,15 +101,15 @@ absl::Status CheckDocuments(const InputFile& index, const Header& header) {
     for (int64_t i = 0; i < n; ++i) {
       const bool is_first = at + i == 0;
       if (is_first ? boundaries[i] != 0 : boundaries[i] < before) {
-        return Damaged(index, absl::StrCat("document ", at + i, " begins at sequence ", boundaries[i], "; wanted ",
-                                           is_first ? "0" : absl::StrCat("at least ", before)));
+        return DamagedFile(index, absl::StrCat("document ", at + i, " begins at sequence ", boundaries[i], "; wanted ",
+                                               is_first ? "0" : absl::StrCat("at least ", before)));
       }
       before = boundaries[i];
     }
   }
   if (documents == 0 || before != static_cast<int64_t>(header.sequences)) {
-    return Damaged(index, absl::StrCat("the last document ends at sequence ", before, "; wanted ", header.sequences,
-                                       ", the number of sequences"));
+    return DamagedFile(index, absl::StrCat("the last document ends at sequence ", before, "; wanted ", header.sequences,
+                                           ", the number of sequences"));
   }
   return absl::OkStatus();
 }
@@ -133,7 +129,9 @@ absl::StatusOr<std::vector<int64_t>> DocumentBegins(const InputFile& index) {
     SHALE_RETURN_IF_ERROR(index.ReadAt(kMegatronHeaderBytes + 4 * sequences + 8 * at, offsets.data(), 8 * n));
     for (; next < begins.size() && begins[next] < at + n; ++next) {
       // CheckMegatron refused such an index, so the file has changed since.
-      if (begins[next] < at) return Damaged(index, absl::StrCat("document ", next, " does not follow the one before"));
+      if (begins[next] < at) {
+        return DamagedFile(index, absl::StrCat("document ", next, " does not follow the one before"));
+      }
       begins[next] = offsets[begins[next] - at] / BytesOf(header.type);
     }
   }
@@ -149,8 +147,8 @@ absl::StatusOr<TokenContents> CheckMegatron(const InputFile& index) {
   SHALE_RETURN_IF_ERROR(CheckDocuments(index, header));
   SHALE_ASSIGN_OR_RETURN(const InputFile tokens, InputFile::Open(TokensPath(index.path())));
   if (tokens.size() != bytes) {
-    return absl::DataLossError(absl::StrCat(tokens.path(), " is damaged or was cut short: it has ", tokens.size(),
-                                            " bytes, and the sequences of ", index.path(), " have ", bytes));
+    return DamagedFile(
+        tokens, absl::StrCat("it has ", tokens.size(), " bytes, and the sequences of ", index.path(), " have ", bytes));
   }
   const int bytes_per_token = BytesOf(header.type);
   TokenContents contents{

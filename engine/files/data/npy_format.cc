@@ -29,14 +29,10 @@ struct NpyHeader {
   int64_t bytes = 0;  // With all that stands before the elements.
 };
 
-absl::Status DamagedNpy(const InputFile& file, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat(file.path(), " is damaged or was cut short: ", what));
-}
-
 absl::StatusOr<NpyHeader> ReadNpyHeader(const InputFile& file) {
   constexpr int64_t kVersionAt = kNpyMagic.size(), kLengthAt = kVersionAt + kNpyVersionBytes;
   char begin[kLengthAt + 4] = {};
-  if (file.size() < kLengthAt + 4) return DamagedNpy(file, "it has no whole header of a NumPy array");
+  if (file.size() < kLengthAt + 4) return DamagedFile(file, "it has no whole header of a NumPy array");
   SHALE_RETURN_IF_ERROR(file.ReadAt(0, begin, sizeof(begin)));
   if (!RecognizesNpy(absl::string_view(begin, kVersionAt))) {
     return absl::InvalidArgumentError(
@@ -52,7 +48,7 @@ absl::StatusOr<NpyHeader> ReadNpyHeader(const InputFile& file) {
   std::memcpy(&length, begin + kLengthAt, length_bytes);
   NpyHeader header = {.bytes = kLengthAt + length_bytes + length};
   if (length > kMostNpyHeaderBytes || header.bytes > file.size()) {
-    return DamagedNpy(file, absl::StrCat("it promises a header of ", length, " bytes"));
+    return DamagedFile(file, absl::StrCat("it promises a header of ", length, " bytes"));
   }
   header.text.resize(length);
   SHALE_RETURN_IF_ERROR(file.ReadAt(kLengthAt + length_bytes, header.text.data(), length));
@@ -100,8 +96,8 @@ absl::StatusOr<TokenContents> CheckNpy(const InputFile& file) {
       .count = count};
   const int64_t bytes = file.size() - header.bytes;
   if (bytes / bytes_per_token != count || bytes % bytes_per_token != 0) {
-    return DamagedNpy(file, absl::StrCat("its header promises ", count, " tokens of ", bytes_per_token,
-                                         " bytes, and it has ", bytes, " bytes of them"));
+    return DamagedFile(file, absl::StrCat("its header promises ", count, " tokens of ", bytes_per_token,
+                                          " bytes, and it has ", bytes, " bytes of them"));
   }
   SHALE_RETURN_IF_ERROR(ScanTokens(file, &contents));
   return contents;

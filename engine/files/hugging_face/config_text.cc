@@ -8,6 +8,12 @@
 
 namespace shale {
 
+void HfConfigWriter::WriteSizes() {
+  Set("hidden_size", c.width);
+  Set("num_hidden_layers", c.layers);
+  Set("num_attention_heads", c.heads);
+}
+
 void HfConfigWriter::WriteGelu(absl::string_view key, absl::string_view tanh_name) {
   if (c.activation == Activation::kGeluErf) return Set(key, "gelu");
   Set(key, std::string(type == HfModelType::kFalcon ? "gelu_pytorch_tanh" : tanh_name));
@@ -54,12 +60,13 @@ absl::StatusOr<absl::string_view> DTypeName(SafetensorsDType dtype) {
 Json Write(const DecoderConfig& config, HfModelType type, Json base, absl::string_view dtype) {
   const bool based = !base.empty();
   const HfFamily& family = FamilyOf(type);
-  HfConfigWriter w{.c = config, .type = type, .based = based, .json = std::move(base)};
+  HfConfigWriter w{.c = config, .type = type, .json = std::move(base)};
   // auto_map refers to model code in the model's repository, which is not copied.
   w.Erase("auto_map");
   if (!based) {
     w.Set("architectures", Json::array({std::string(family.architecture)}));
     for (const absl::string_view key : {"bos_token_id", "eos_token_id", "pad_token_id"}) w.Set(key, nullptr);
+    for (const DropoutKey& dropout : family.dropout) w.Set(dropout.key, 0.0);
   }
   w.Set("model_type", std::string(family.name));
   w.Set("vocab_size", config.vocabulary);

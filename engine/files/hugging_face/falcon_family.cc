@@ -65,9 +65,7 @@ void ReadFalcon(HfConfigReader& r) {
 
 void WriteFalcon(HfConfigWriter& w) {
   const bool newer = IsNewFalcon(w.c);
-  w.Set("hidden_size", w.c.width);
-  w.Set("num_hidden_layers", w.c.layers);
-  w.Set("num_attention_heads", w.c.heads);
+  w.WriteSizes();
   w.Set("num_kv_heads", w.c.kv_heads);
   w.Set("ffn_hidden_size", w.c.hidden);
   w.Set("max_position_embeddings", w.c.max_positions);
@@ -81,12 +79,11 @@ void WriteFalcon(HfConfigWriter& w) {
   w.Erase("num_ln_in_parallel_attn");
   if (newer) w.Set("num_ln_in_parallel_attn", w.c.parallel_norms ? 2 : 1);
   w.WriteRope();
-  if (w.based) return;
-  for (const absl::string_view key : {"attention_dropout", "hidden_dropout"}) w.Set(key, 0.0);
 }
 
 absl::Status CheckFalcon(HfModelType type, const DecoderConfig& c) {
   SHALE_RETURN_IF_ERROR(CheckLayerNormed(type, c));
+  SHALE_RETURN_IF_ERROR(CheckPlainAttention(type, c));
   if (c.position != PositionKind::kRotary) return RefuseHf(type, "learned positions");
   if (c.qkv_bias != c.linear_bias) return RefuseHf(type, kHalfBiased);
   if (!c.parallel_block && c.kv_heads != 1 && c.kv_heads != c.heads) {

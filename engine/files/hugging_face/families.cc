@@ -45,7 +45,7 @@ constexpr HfFamily kFamilies[] = {
     {HfModelType::kGemma3, "gemma3_text", "Gemma3ForCausalLM", kOfLlamaLike, LikeGemma3, ReadGemma, CheckGemma,
      WriteGemma, LayOutLlama},
     {HfModelType::kStarcoder2, "starcoder2", "Starcoder2ForCausalLM", kOfStarcoder2, LikeStarcoder2, ReadStarcoder2,
-     CheckStarcoder2, WriteStarcoder2, LayOutStarcoder2},
+     CheckStarcoder2, WriteStarcoder2, LayOutLlama},
 };
 
 }  // namespace
@@ -89,6 +89,10 @@ absl::Status CheckLayerNormed(HfModelType type, const DecoderConfig& c) {
   if (c.norm != NormKind::kLayerNorm) return RefuseHf(type, "RMSNorm");
   if (c.activation == Activation::kSwiGlu) return RefuseHf(type, "SwiGLU");
   if (c.qk_norm) return RefuseHf(type, "qk_norm");
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlainAttention(HfModelType type, const DecoderConfig& c) {
   if (c.attention_window != 0) return RefuseHf(type, "an attention_window");
   if (c.heads * c.head_width != c.width) {
     return RefuseHf(type,

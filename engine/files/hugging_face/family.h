@@ -55,7 +55,6 @@ struct HfConfigReader {
 struct HfConfigWriter {
   const DecoderConfig& c;
   const HfModelType type;
-  const bool based;
   Json json;
 
   template <typename T>
@@ -64,6 +63,8 @@ struct HfConfigWriter {
   }
   void SetOrNull(absl::string_view key, double value) { value > 0 ? Set(key, value) : Set(key, nullptr); }
   void Erase(absl::string_view key) { json.erase(std::string(key)); }
+  // Writes what HfConfigReader::ReadSizes reads.
+  void WriteSizes();
   // Writes the name of the activation, which is a GELU.
   void WriteGelu(absl::string_view key, absl::string_view tanh_name);
   // Writes the rotary frequencies. Writes the older keys, whichever keys the base has, because every release of
@@ -75,9 +76,9 @@ struct HfConfigWriter {
 
 struct HfFamily {
   HfModelType type;
-  absl::string_view name;          // model_type in config.json.
-  absl::string_view architecture;  // The class with a language-model head.
-  absl::Span<const DropoutKey> dropout;
+  absl::string_view name;                // model_type in config.json.
+  absl::string_view architecture;        // The class with a language-model head.
+  absl::Span<const DropoutKey> dropout;  // Its keys, which are written as 0 if there is no base.
   // Returns whether a decoder has the marks of this family, so that CheckExpressible of it gives the best reason if it
   // is not expressible. Several families may have the same marks; the first that can express the decoder is taken.
   bool (*resembles)(const DecoderConfig& config);
@@ -94,7 +95,7 @@ const HfFamily& FamilyOf(HfModelType type);
 void ReadLlama(HfConfigReader& r);
 void WriteLlama(HfConfigWriter& w);
 absl::Status CheckLlama(HfModelType type, const DecoderConfig& c);
-void LayOutLlama(HfLayoutBuilder& b);  // Gemma's, too.
+void LayOutLlama(HfLayoutBuilder& b);  // Also for Gemma and StarCoder 2.
 
 void ReadGpt2(HfConfigReader& r);
 void WriteGpt2(HfConfigWriter& w);
@@ -109,7 +110,6 @@ void LayOutFalcon(HfLayoutBuilder& b);
 void ReadStarcoder2(HfConfigReader& r);
 void WriteStarcoder2(HfConfigWriter& w);
 absl::Status CheckStarcoder2(HfModelType type, const DecoderConfig& c);
-void LayOutStarcoder2(HfLayoutBuilder& b);
 
 void ReadGemma(HfConfigReader& r);
 void WriteGemma(HfConfigWriter& w);
@@ -121,6 +121,8 @@ absl::Status RefuseHf(HfModelType type, absl::string_view reason);
 absl::Status CheckPlainBlocks(HfModelType type, const DecoderConfig& c);
 // Does the same for what no family with LayerNorm has.
 absl::Status CheckLayerNormed(HfModelType type, const DecoderConfig& c);
+// Returns OK if no layer has a window, and the heads together are as wide as the model.
+absl::Status CheckPlainAttention(HfModelType type, const DecoderConfig& c);
 constexpr absl::string_view kHalfBiased = "only one of qkv_bias and linear_bias";
 
 }  // namespace shale

@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/files/hugging_face/family.h"
-#include "engine/files/hugging_face/layout_builder.h"
 
 namespace shale {
 namespace {
@@ -56,10 +55,8 @@ void ReadGemma(HfConfigReader& r) {
 }
 
 void WriteGemma(HfConfigWriter& w) {
-  w.Set("hidden_size", w.c.width);
+  w.WriteSizes();
   w.Set("intermediate_size", w.c.hidden);
-  w.Set("num_hidden_layers", w.c.layers);
-  w.Set("num_attention_heads", w.c.heads);
   w.Set("num_key_value_heads", w.c.kv_heads);
   w.Set("head_dim", w.c.head_width);
   w.Set("max_position_embeddings", w.c.max_positions);
@@ -69,7 +66,6 @@ void WriteGemma(HfConfigWriter& w) {
   w.Set("query_pre_attn_scalar", w.c.score_width > 0 ? w.c.score_width : w.c.head_width);
   w.SetOrNull("attn_logit_softcapping", w.c.attention_cap);
   w.SetOrNull("final_logit_softcapping", w.c.logit_cap);
-  if (!w.based) w.Set("attention_dropout", 0.0);
   w.WriteRope();
   if (w.type == HfModelType::kGemma3) {
     w.Set("rope_local_base_freq", w.c.window_rope_theta > 0 ? w.c.window_rope_theta : w.c.rope_theta);

@@ -49,12 +49,11 @@ void WriteGpt2(HfConfigWriter& w) {
   w.Set("n_inner", w.c.hidden);
   w.Set("layer_norm_epsilon", w.c.norm_epsilon);
   w.WriteGelu("activation_function", "gelu_new");
-  if (w.based) return;
-  for (const absl::string_view key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) w.Set(key, 0.0);
 }
 
 absl::Status CheckGpt2(HfModelType type, const DecoderConfig& c) {
   SHALE_RETURN_IF_ERROR(CheckLayerNormed(type, c));
+  SHALE_RETURN_IF_ERROR(CheckPlainAttention(type, c));
   if (c.position != PositionKind::kLearned) return RefuseHf(type, "rotary positions");
   if (c.parallel_block) return RefuseHf(type, "a parallel block");
   if (!c.qkv_bias || !c.linear_bias) return RefuseHf(type, "linear layers without bias");

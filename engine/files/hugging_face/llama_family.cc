@@ -84,10 +84,8 @@ void ReadLlama(HfConfigReader& r) {
 }
 
 void WriteLlama(HfConfigWriter& w) {
-  w.Set("hidden_size", w.c.width);
+  w.WriteSizes();
   w.Set("intermediate_size", w.c.hidden);
-  w.Set("num_hidden_layers", w.c.layers);
-  w.Set("num_attention_heads", w.c.heads);
   w.Set("num_key_value_heads", w.c.kv_heads);
   // Qwen 2 does not define head_dim, but transformers reads it.
   if (w.type != HfModelType::kQwen2 || w.json.contains("head_dim") || w.c.heads * w.c.head_width != w.c.width) {
@@ -98,7 +96,6 @@ void WriteLlama(HfConfigWriter& w) {
   w.Set("hidden_act", "silu");
   if (w.type == HfModelType::kLlama || w.type == HfModelType::kQwen3) w.Set("attention_bias", w.c.qkv_bias);
   if (w.type == HfModelType::kLlama) w.Set("mlp_bias", w.c.linear_bias);
-  if (!w.based) w.Set("attention_dropout", 0.0);
   w.WriteRope();
   WriteWindow(w);
 }
@@ -146,8 +143,13 @@ void LayOutLlama(HfLayoutBuilder& b) {
     b.AddLinear(ours + "attention.output", C, HD, b.c.linear_bias, attention + "o_proj");
     if (b.c.post_norms) b.AddNorm(ours + "attention_post_norm", theirs + "post_attention_layernorm");
     b.AddNorm(ours + "ffn_norm", theirs + (b.c.post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm"));
-    b.AddLinear(ours + "ffn.gate_up", 2 * F, C, b.c.linear_bias, {{mlp + "gate_proj", F}, {mlp + "up_proj", F}});
-    b.AddLinear(ours + "ffn.down", C, F, b.c.linear_bias, mlp + "down_proj");
+    const bool gated = IsGated(b.c.activation);  // In all families but StarCoder 2.
+    if (gated) {
+      b.AddLinear(ours + "ffn.gate_up", 2 * F, C, b.c.linear_bias, {{mlp + "gate_proj", F}, {mlp + "up_proj", F}});
+    } else {
+      b.AddLinear(ours + "ffn.up", F, C, b.c.linear_bias, mlp + "c_fc");
+    }
+    b.AddLinear(ours + "ffn.down", C, F, b.c.linear_bias, mlp + (gated ? "down_proj" : "c_proj"));
     if (b.c.post_norms) b.AddNorm(ours + "ffn_post_norm", theirs + "post_feedforward_layernorm");
   }
   b.AddNorm("final_norm", "norm");

@@ -2,7 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/compile/model/adapter.h"
 #include "engine/files/hugging_face/family.h"
-#include "engine/files/hugging_face/layout_builder.h"
+#include "kernels/check.h"
 
 namespace shale {
 
@@ -30,10 +30,8 @@ void ReadStarcoder2(HfConfigReader& r) {
 }
 
 void WriteStarcoder2(HfConfigWriter& w) {
-  w.Set("hidden_size", w.c.width);
+  w.WriteSizes();
   w.Set("intermediate_size", w.c.hidden);
-  w.Set("num_hidden_layers", w.c.layers);
-  w.Set("num_attention_heads", w.c.heads);
   w.Set("num_key_value_heads", w.c.kv_heads);
   // The class does not define head_dim, but transformers reads it.
   if (w.json.contains("head_dim") || w.c.heads * w.c.head_width != w.c.width) w.Set("head_dim", w.c.head_width);
@@ -48,38 +46,15 @@ void WriteStarcoder2(HfConfigWriter& w) {
   } else {
     w.Set("sliding_window", nullptr);
   }
-  if (w.based) return;
-  for (const absl::string_view key : {"attention_dropout", "residual_dropout", "embedding_dropout"}) w.Set(key, 0.0);
 }
 
 absl::Status CheckStarcoder2(HfModelType type, const DecoderConfig& c) {
-  SHALE_RETURN_IF_ERROR(CheckPlainBlocks(type, c));
-  if (c.norm != NormKind::kLayerNorm) return RefuseHf(type, "RMSNorm");
+  SHALE_RETURN_IF_ERROR(CheckLayerNormed(type, c));
   if (c.position != PositionKind::kRotary) return RefuseHf(type, "learned positions");
-  if (IsGated(c.activation)) return RefuseHf(type, "SwiGLU");
-  if (c.qk_norm) return RefuseHf(type, "qk_norm");
   if (c.parallel_block) return RefuseHf(type, "a parallel block");
   if (c.qkv_bias != c.linear_bias) return RefuseHf(type, kHalfBiased);
   if (!LikeStarcoder2(c)) return RefuseHf(type, "blocks as Falcon has them");
   return absl::OkStatus();
-}
-
-void LayOutStarcoder2(HfLayoutBuilder& b) {
-  const int64_t HD = b.c.heads * b.c.head_width, GD = b.c.kv_heads * b.c.head_width, C = b.c.width, F = b.c.hidden;
-  b.layout.prefix = "model.";
-  b.AddEmbedding("embed_tokens.weight");
-  for (int64_t layer = 0; layer < b.c.layers; ++layer) {
-    const std::string ours = absl::StrCat("blocks.", layer, "."), theirs = absl::StrCat("layers.", layer, ".");
-    const std::string attention = theirs + "self_attn.";
-    b.AddNorm(ours + "attention_norm", theirs + "input_layernorm");
-    b.AddLinear(ours + "attention.qkv", HD + 2 * GD, C, b.c.qkv_bias,
-                {{attention + "q_proj", HD}, {attention + "k_proj", GD}, {attention + "v_proj", GD}});
-    b.AddLinear(ours + "attention.output", C, HD, b.c.linear_bias, attention + "o_proj");
-    b.AddNorm(ours + "ffn_norm", theirs + "post_attention_layernorm");
-    b.AddLinear(ours + "ffn.up", F, C, b.c.linear_bias, theirs + "mlp.c_fc");
-    b.AddLinear(ours + "ffn.down", C, F, b.c.linear_bias, theirs + "mlp.c_proj");
-  }
-  b.AddNorm("final_norm", "norm");
 }
 
 }  // namespace shale

@@ -6,6 +6,7 @@
 #include "engine/compile/graph/graph.h"
 #include "engine/compile/memory/machine.h"
 #include "engine/compile/step/options.h"
+#include "kernels/dtype.h"
 
 namespace shale {
 
@@ -13,9 +14,9 @@ namespace shale {
 // gradients are summed in bf16, which it refuses (CheckGradientShards).
 std::vector<Accumulation> AccumulationsFor(DType gradient_shards);
 
-// The accumulations that such a job may take, in such an order that the first that fits is the best of them: it sends
-// least, and of those that send the same it needs the least memory. Empty if that order is not known before they are
-// compiled.
+// The accumulations that a job with AUTO may take, in such an order that the first that fits is the best of them: it
+// sends least, and of those that send the same it needs the least memory. Empty if that order is not known before they
+// are compiled.
 //
 // Where no gradients are sharded, all sum full gradients and reduce them once, and LAYERED keeps what backward needs of
 // all micro-batches. Otherwise LAYERED sends least, because it gathers and reduces once a step, and SHARDED most. With
@@ -27,7 +28,7 @@ struct AccumulationOrder {
 };
 AccumulationOrder OrderOf(const StepOptions& options, const ModelGraph& graph);
 
-// What a sketch of such a job compiles.
+// What a sketch of a job with AUTO compiles.
 struct ToCompile {
   std::vector<Accumulation> order;  // AccumulationOrder::all, but LAYERED last if it certainly does not fit.
   double layered_misses = 0;        // By how many bytes LAYERED exceeds the budget at least.

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -12,6 +13,7 @@
 #include "engine/plan/report/explain_sections.h"
 #include "engine/strings/printing.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/flat.h"
 
 namespace shale {
 namespace {
@@ -82,6 +84,25 @@ bool KeepsFloat8(const StepProgram& program) {
   });
 }
 
+// Returns of which units there are gradients that are not sharded, and in which dtype.
+std::string DescribeUnitGradients(const StepProgram& program) {
+  bool rounds = false, rounds_early = false;  // To bf16, for sending; early: before the backward of the unit ends.
+  for (const Instruction& instruction : program.instructions) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    const Accumulate* rounding = op == nullptr ? nullptr : op->As<Accumulate>();
+    if (rounding == nullptr || !rounding->by_rank) continue;
+    rounds = true;
+    rounds_early |= instruction.phase != Phase::kReduce;  // By RoundInBackward (engine/compile/step/passes.h).
+  }
+  if (!rounds) return "fp32, of the unit in backward and the one being reduced";
+  constexpr absl::string_view kReceived = ", with a part of what others send";
+  if (!rounds_early) {
+    return absl::StrCat("fp32, of the unit in backward, and bf16, of the one being reduced", kReceived);
+  }
+  return absl::StrCat("bf16, of the unit in backward and the one being reduced", kReceived,
+                      "; fp32, of what is not complete");
+}
+
 // Returns why a category has the bytes that it has.
 std::string Reason(const Explained& x, BufferCategory category) {
   const JobPlan& plan = x.plan;
@@ -112,13 +133,10 @@ std::string Reason(const Explained& x, BufferCategory category) {
       return absl::StrCat(o.gradient_shards == DType::kFloat32 ? "fp32" : "bf16", ", where gradients accumulate, ",
                           mine, o.update == UpdateTime::kInBackward ? ", until a unit is updated" : "");
     case BufferCategory::kUnshardedGradients:
-      return o.placement().reduces_full_gradients()
-                 ? absl::StrCat("fp32, ", all, ", until they are reduced once a step")
-             : o.reduce != DType::kBFloat16 || !shared ? "fp32, of the unit in backward and the one being reduced"
-             : o.accumulation == Accumulation::kLayered && o.micro_batches > 1
-                 ? "fp32, of the unit in backward, and bf16, of the one being reduced, with a part of what others send"
-                 : "bf16, of the unit in backward and the one being reduced, with a part of what others send; fp32, of "
-                   "what is not complete";
+      if (o.placement().reduces_full_gradients()) {
+        return absl::StrCat("fp32, ", all, ", until they are reduced once a step");
+      }
+      return DescribeUnitGradients(plan.train.step.program);
     case BufferCategory::kGatheredParameters:
       return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                      : "all units, kept from forward to backward";
