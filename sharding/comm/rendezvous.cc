@@ -54,7 +54,7 @@ absl::Status Rendezvous::Meet(int rank, const Call& call) {
     ++meetings_;
     agreement_ = Agreement();
     if (!agreement_.ok()) aborted_ = agreement_;
-    EndRound();
+    EndRound(lock);
     return agreement_;
   }
   const uint64_t round = round_;
@@ -74,18 +74,16 @@ absl::Status Rendezvous::Meet(int rank, const Call& call) {
 
 void Rendezvous::Sync() {
   std::unique_lock lock(mutex_);
-  if (++arrived_ == size()) {
-    EndRound();
-    return;
-  }
+  if (++arrived_ == size()) return EndRound(lock);
   const uint64_t round = round_;
   round_ended_.wait(lock, [&] { return round_ != round; });
 }
 
-void Rendezvous::EndRound() {
+void Rendezvous::EndRound(std::unique_lock<std::mutex>& lock) {
   arrived_ = 0;
   std::fill(present_.begin(), present_.end(), false);
   ++round_;
+  lock.unlock();  // Otherwise the threads that are woken would at once wait for the mutex.
   round_ended_.notify_all();
 }
 

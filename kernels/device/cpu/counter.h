@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <limits>
 #include <mutex>
@@ -11,7 +10,8 @@ namespace shale {
 
 // Everything that the advancing thread did before an Advance is visible to a thread once AwaitAtLeast has returned that
 // count to it. Nothing else is ordered: see [Note: happens-before of streams] in ignore_sync.h. Waiting blocks and
-// never spins, since there are more streams than cores.
+// never spins, since there are more streams than cores. Reaching a count wakes the threads that wait for it, and no
+// others: a thread that waits for the end of a step sleeps until then, however many streams wait for parts of it.
 class Counter {
  public:
   // Adds one. Called by one thread only.
@@ -24,12 +24,20 @@ class Counter {
  private:
   static constexpr uint64_t kNobody = std::numeric_limits<uint64_t>::max();
 
+  // A thread that waits, in its own stack frame.
+  struct Waiting {
+    uint64_t target;
+    std::atomic<uint32_t> state;  // Of counter.cc. Once it is kReached, only the waiting thread refers to this object.
+    Waiting* next = nullptr;
+  };
+  static void Sleep(Waiting& self);
+  static void Wake(Waiting& waiting);
+
   std::atomic<uint64_t> value_ = 0;
-  // The smallest count that a thread waits for. Reaching it wakes the waiting threads; smaller counts do not. Changed
-  // with mutex_ held.
+  // At most the smallest count that a thread waits for. Smaller counts wake nobody. Changed with mutex_ held.
   mutable std::atomic<uint64_t> wake_at_ = kNobody;
   mutable std::mutex mutex_;
-  mutable std::condition_variable reached_;
+  mutable Waiting* waiting_ = nullptr;  // A list, in no order. Read and changed with mutex_ held.
 };
 
 }  // namespace shale
