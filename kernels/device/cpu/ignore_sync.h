@@ -1,4 +1,5 @@
-// IgnoreSyncForThreadSanitizer: hides synchronization from ThreadSanitizer. See [Note: happens-before of streams].
+// IgnoreSyncForThreadSanitizer: hides synchronization, and the fields that it guards, from ThreadSanitizer. See [Note:
+// happens-before of streams].
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)
@@ -12,6 +13,10 @@
 #ifdef SHALE_THREAD_SANITIZER
 extern "C" void AnnotateIgnoreSyncBegin(const char* file, int line);
 extern "C" void AnnotateIgnoreSyncEnd(const char* file, int line);
+extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
+extern "C" void AnnotateIgnoreWritesBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreWritesEnd(const char* file, int line);
 #endif
 
 namespace shale {
@@ -25,14 +30,23 @@ namespace shale {
 //   enqueueing to running, from an event's record to the streams that wait for it, from a stream's end to Synchronize;
 //   and, once per turn of a stream's ring of slots, from running to enqueueing again;
 // - synchronization that only blocks and wakes threads is hidden from ThreadSanitizer while an
-//   IgnoreSyncForThreadSanitizer lives.
+//   IgnoreSyncForThreadSanitizer lives; so are the reads and writes of its thread, because without the mutex that
+//   guards them the list of waiting threads would seem to be a data race.
 // For the same reason streams and events refer to one another by plain pointers: the reference count of a shared_ptr is
 // an acquire/release pair too.
 class IgnoreSyncForThreadSanitizer {
  public:
 #ifdef SHALE_THREAD_SANITIZER
-  IgnoreSyncForThreadSanitizer() { AnnotateIgnoreSyncBegin(__FILE__, __LINE__); }
-  ~IgnoreSyncForThreadSanitizer() { AnnotateIgnoreSyncEnd(__FILE__, __LINE__); }
+  IgnoreSyncForThreadSanitizer() {
+    AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~IgnoreSyncForThreadSanitizer() {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
+  }
 #else
   IgnoreSyncForThreadSanitizer() {}
 #endif
