@@ -27,6 +27,7 @@ std::string Repeated(const std::string& text, int times) {
 
 std::vector<HostileJob> HostileJobs(int64_t instructions) {
   const int64_t layers = (instructions - 100) / 64, chunks = (instructions - 100) / 5;
+  const int64_t rounding_layers = (instructions - 100) / 88;
   const std::string decoder = Decoder(layers), deep = absl::StrCat(layers, " layers");
   std::string patterns;
   for (int i = 0; i < 450; ++i) absl::StrAppend(&patterns, "recompute: \"*blocks.", i % layers, ".*n*o*\" ");
@@ -43,6 +44,8 @@ std::vector<HostileJob> HostileJobs(int64_t instructions) {
        JobWith(decoder,
                "optimizer { update: IN_BACKWARD non_finite: SKIP clipping: PER_UNIT }\n"
                "checkpoint { every_steps: 1 }\nsharding { ranks: 8 shard_ranks: 4 }\n")},
+      {absl::StrCat(rounding_layers, " layers, gradients that leave in bf16"),
+       JobWith(Decoder(rounding_layers), "precision { compute: BF16 reduce: BF16 }\nsharding { ranks: 8 }\n")},
       {deep + ", 450 patterns", JobWith(decoder, absl::StrCat("activation_checkpointing { ", patterns, "}\n"))},
       {absl::StrCat(chunks, " chunks of the loss"),
        JobWith(Decoder(1), "", absl::StrCat("global_batch: 8 sequence_length: ", 80 * chunks),

@@ -153,7 +153,7 @@ void Occupancy::Collect(int node, int32_t begin, int32_t end, int32_t first, int
                         std::vector<ByteRange>& taken) const {
   const bool covered = first <= begin && last >= end - 1;
   const absl::Span<const ByteRange> ranges = (covered ? nodes_[node].any : nodes_[node].whole).ranges();
-  for (const ByteRange& range : ranges) taken.push_back(range);
+  taken.insert(taken.end(), ranges.begin(), ranges.end());
   if (covered) return;
   if (IsLeaf(node)) {
     for (const Entry& entry : in_leaf_[node - leaves_]) {

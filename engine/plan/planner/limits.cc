@@ -48,8 +48,9 @@ std::vector<std::string> ActivationsOf(const ModelGraph& model, size_t units) {
 }  // namespace
 
 double EstimatedInstructions(const Job& job) {
-  constexpr double kAsComputed = 64, kQuantizing = 32, kPerChunk = 5;
-  const double per_layer = kAsComputed + (job.precision.matmuls == MatMulPrecision::kFloat8 ? kQuantizing : 0);
+  constexpr double kAsComputed = 64, kQuantizing = 32, kRounding = 24, kPerChunk = 5;
+  const double per_layer = kAsComputed + (job.precision.matmuls == MatMulPrecision::kFloat8 ? kQuantizing : 0) +
+                           (job.precision.reduce == ReducePrecision::kBFloat16 ? kRounding : 0);
   return per_layer * static_cast<double>(Layers(job.model)) +
          kPerChunk * std::ceil(LogitRows(job) / static_cast<double>(LossChunkTokens(job)));
 }
