@@ -77,8 +77,8 @@ class EmbeddingTest(unittest.TestCase):
         write_text(cls.workspace)
 
     def bazel(self, command, *targets, flags=("--@shale//tools/build_defs:cuda=false",)):
-        """Builds in the other workspace. Of the flags of this one's .bazelrc it has those that only save time. Nothing but
-        kernels, which choose their own level, is optimized: that takes half of the compile time, and changes no bits."""
+        """Builds in the other workspace. Of the flags of this one's .bazelrc it has those that only save time. To save
+        more, nothing is optimized but kernels, which choose their own level; that changes no bits."""
         os.makedirs(_OUTPUTS, exist_ok=True)
         return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt", *flags,
                 "--strategy=CppCompile=local", "--strategy=CppArchive=local",
