@@ -80,7 +80,8 @@ class Rendezvous {
   absl::Status Agreement() const;
   absl::Status AgreementOnPieces() const;
   std::string Missing() const;  // Names the ranks that have not come to the current Meet.
-  // Lets the ranks of this round go on. Unlocks `lock`, which holds mutex_.
+  // Lets the ranks of this round go on. Unlocks `lock`, which holds mutex_, and then wakes them. Each rank keeps its
+  // group alive until its own call has returned.
   void EndRound(std::unique_lock<std::mutex>& lock);
 
   const std::vector<int> ranks_;  // Numbers of the ranks in messages.

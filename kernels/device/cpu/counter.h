@@ -27,7 +27,8 @@ class Counter {
   // A thread that waits, in its own stack frame.
   struct Waiting {
     uint64_t target;
-    std::atomic<uint32_t> state;  // Of counter.cc. Once it is kReached, only the waiting thread refers to this object.
+    // kAwake, kAsleep or kReached (counter.cc). From kReached on, only the waiting thread refers to this object.
+    std::atomic<uint32_t> state;
     Waiting* next = nullptr;
   };
   static void Sleep(Waiting& self);
