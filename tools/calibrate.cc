@@ -31,9 +31,10 @@ constexpr char kFooter[] =
     "With\n"
     "--job, runs a few steps of that job in fewer layers and micro-batches, once for each accumulation that it may "
     "take;\n"
-    "its data is not read. Plans of jobs that are like what was measured are better. What is measured is added to the\n"
-    "profile of this machine in the user's cache ($XDG_CACHE_HOME/shale/machines, or ~/.cache/shale/machines), which\n"
-    "plan and train use. Let nothing else run meanwhile.";
+    "its data is not read. Ranks on CPUs exchange as threads do, and again as processes. Plans of jobs that are like\n"
+    "what was measured are better. What is measured is added to the profile of this machine in the user's cache\n"
+    "($XDG_CACHE_HOME/shale/machines, or ~/.cache/shale/machines), which plan and train use. Let nothing else run\n"
+    "meanwhile.";
 
 struct Flags {
   std::string out;

@@ -124,7 +124,7 @@ std::optional<Prediction> Predicted(const PlanFlags& flags, const ResolvedJob& r
     absl::StrAppend(&remark, "The job has precision.matmuls FP8, and the profile of ", flags.profile->name(),
                     " has no peak_flops_fp8, so the seconds are those of matmuls at the speed of bf16.\n");
   }
-  return PredictStep(job, plan, *flags.profile, flags.hosts);
+  return PredictStep(job, plan, *flags.profile, flags.Places());
 }
 
 // Searches for the fastest way to run the job.
@@ -181,7 +181,7 @@ absl::Status PrintPlan(const PlanFlags& flags, const ResolvedJob& resolved, cons
                    absl::StrJoin(ProfileNames(), ", "), "."));
   std::printf("\n%s", (seconds.step ? TimeText(*seconds.step) : no_seconds).c_str());
   if (seconds.step) {
-    const PauseTimes pauses = PredictPauses(resolved.job, resolved.plan, *flags.profile, flags.hosts);
+    const PauseTimes pauses = PredictPauses(resolved.job, resolved.plan, *flags.profile, flags.Places());
     std::printf("\n%s", PausesText(resolved.job, resolved.plan, pauses, *seconds.step).c_str());
   }
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
@@ -376,6 +376,11 @@ int Run(PlanFlags flags) {
   std::vector<JobError> errors;
   absl::StatusOr<Job> job = LoadJobForMachine(flags, errors);
   if (!job.ok()) return Refuse(flags, job.status(), std::move(errors));
+  if (flags.processes > job->sharding.ranks) {
+    return Refuse(flags, absl::InvalidArgumentError(absl::StrCat("--processes: found ", flags.processes,
+                                                                 "; the job has ", Plural(job->sharding.ranks, "rank"),
+                                                                 ", so it runs in at most as many processes")));
+  }
   const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
   if (!data.ok()) return Refuse(flags, data.status());
   if (const auto cpu_matmuls = DecideCpuMatMuls(*job); !cpu_matmuls.ok()) return Fail(cpu_matmuls.status(), kExitUsage);

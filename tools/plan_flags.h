@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/api/plan_text.h"
 #include "engine/compile/program/work_limits.h"
+#include "engine/plan/planner/step_facts.h"
 #include "proto/machine.pb.h"
 #include "tools/command_line.h"
 
@@ -37,6 +38,7 @@ struct PlanFlags {
   std::string searched_job;
   std::string machine;
   int64_t hosts = 0;
+  int64_t processes = 0;
   double seconds = 300;
   // That `machine` names, or that of this machine if it has one.
   std::shared_ptr<const proto::MachineProfile> profile;
@@ -53,6 +55,7 @@ struct PlanFlags {
     if (ranks > 0) overrides.push_back(absl::StrCat("sharding.ranks=", ranks));
     return overrides;
   }
+  RankPlaces Places() const { return {.hosts = hosts, .processes = processes}; }
   WorkLimits Limits() const {
     using Clock = WorkLimits::Clock;
     return {.deadline =

@@ -196,6 +196,8 @@ class PlanTest(unittest.TestCase):
         self.assertIn("The critical path of a step", text)
         self.refused("found .*nowhere.*; wanted|nowhere", f"--job={_JOBS}/quickstart.textproto", "--machine=nowhere")
         self.refused("name one with --machine", f"--job={_JOBS}/quickstart.textproto", "--hosts=2")
+        self.refused("--processes: found 9; the job has 2 ranks", f"--job={_JOBS}/quickstart.textproto",
+                     "--processes=9")
         self.refused(r"compute capability 8\.0; GPUs multiply fp8 matrices from 8\.9 on", "--machine=a100x8",
                      f"--job={_JOBS}/llama3_8b.textproto", "--set=precision={compute: BF16 matmuls: FP8}")
         self.refused(r"compute capability 10\.0; cuBLASLt multiplies fp8 matrices with blockwise scales on 9\.0 alone",

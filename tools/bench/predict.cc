@@ -63,6 +63,11 @@ struct Run {
   const Cell* cell;
   TimedJob timed;
   double predicted = 0, left_out = 0;
+
+  double Predicted(const proto::MachineProfile& profile) const {
+    const int64_t processes = cell->processes ? timed.job.sharding.ranks : 1;
+    return PredictStep(timed.job, *timed.plan, profile, {.processes = processes}).step_seconds;
+  }
 };
 
 double ErrorOf(double predicted, const Run& run) { return predicted / Mean(run.timed.seconds) - 1; }
@@ -97,7 +102,7 @@ absl::Status Measure(int64_t rounds, Group& group) {
                                                                   .after_round = step_cells,
                                                                   .speed = &group.speed}));
   for (Run& run : group.runs) {
-    run.predicted = PredictStep(run.timed.job, *run.timed.plan, group.profile).step_seconds;
+    run.predicted = run.Predicted(group.profile);
     run.timed.End();
   }
   return absl::OkStatus();
@@ -127,7 +132,7 @@ absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells,
   for (const Cell& cell : cells) {
     if (interrupted) break;
     if (!now.runs.empty() && now.runs[0].cell->shape != cell.shape) SHALE_RETURN_IF_ERROR(measure_now());
-    absl::StatusOr<TimedJob> timed = StartTimedJob(cell.job);
+    absl::StatusOr<TimedJob> timed = StartTimedJob(cell.job, cell.processes);
     if (absl::IsInvalidArgument(timed.status())) {  // Settings that exclude each other.
       excluded = timed.status();
       LeaveOut(cell.name, excluded);
@@ -152,7 +157,7 @@ void PredictLeftOut(std::vector<Group>& groups) {
       MergeProfile(Scaled(other.profile, other.speed, group.speed), &others);
     }
     if (others.works_size() == 0) continue;
-    for (Run& run : group.runs) run.left_out = PredictStep(run.timed.job, *run.timed.plan, others).step_seconds;
+    for (Run& run : group.runs) run.left_out = run.Predicted(others);
   }
 }
 

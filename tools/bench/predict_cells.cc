@@ -21,7 +21,9 @@ struct Setting {
 using Settings = std::vector<Setting>;
 
 const Settings kPrecisions = {{"fp32", {"precision.compute=FP32"}}, {"bf16", {"precision.compute=BF16"}}};
-const Settings kRanks = {{"W1", {"sharding.ranks=1"}}, {"W2", {"sharding.ranks=2"}}};
+constexpr char kProcesses[] = " processes";
+const Settings kRanks = {
+    {"W1", {"sharding.ranks=1"}}, {"W2", {"sharding.ranks=2"}}, {kProcesses, {"sharding.ranks=2"}}};
 const Settings kAccumulations = {{"K1", {}},
                                  {"K2 SHARDED", {"sharding.accumulation=SHARDED"}},
                                  {"K2 NO_SYNC", {"sharding.accumulation=NO_SYNC"}},
@@ -55,8 +57,11 @@ absl::Status AddCells(const std::string& path, const std::vector<std::string>& s
             for (const Setting* setting : {&precision, &ranks, &accumulation, &preset, &update}) {
               overrides.insert(overrides.end(), setting->overrides.begin(), setting->overrides.end());
             }
-            const std::string shape = absl::StrCat(model.name, " ", precision.name, " ", ranks.name);
-            std::string name = absl::StrCat(shape, " ", accumulation.name, " ", preset.name);
+            const bool processes = ranks.name == kProcesses;  // Of the shape of two threads.
+            const std::string shape =
+                absl::StrCat(model.name, " ", precision.name, " ", processes ? kRanks[1].name : ranks.name);
+            const std::string places = absl::StrCat(shape, processes ? kProcesses : "");
+            std::string name = absl::StrCat(places, " ", accumulation.name, " ", preset.name);
             if (*update.name != 0) absl::StrAppend(&name, " ", update.name);
             absl::StatusOr<Job> job = LoadJob(path, overrides);
             if (!job.ok()) {  // Settings that exclude each other.
@@ -68,8 +73,9 @@ absl::Status AddCells(const std::string& path, const std::vector<std::string>& s
             cells.push_back({.name = std::move(name),
                              .model = model.name,
                              .shape = shape,
-                             .alternatives = absl::StrCat(shape, one ? " K1" : " K2"),
-                             .job = *std::move(job)});
+                             .alternatives = absl::StrCat(places, one ? " K1" : " K2"),
+                             .job = *std::move(job),
+                             .processes = processes});
           }
         }
       }

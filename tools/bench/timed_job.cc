@@ -1,5 +1,8 @@
 #include "tools/bench/timed_job.h"
 
+#include <utility>
+
+#include "engine/run/calibrate/calibrate.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -15,9 +18,10 @@ void TimedJob::End() {
   backend.reset();
 }
 
-absl::StatusOr<TimedJob> StartTimedJob(const Job& job) {
+absl::StatusOr<TimedJob> StartTimedJob(const Job& job, bool processes) {
   TimedJob timed{.data = std::make_unique<RandomTokens>(job)};
   SHALE_ASSIGN_OR_RETURN(timed.backend, CreateBackend(job));
+  if (processes) timed.backend = WithRanksAsProcesses(std::move(timed.backend));
   SHALE_ASSIGN_OR_RETURN(timed.trainer,
                          Trainer::Create(job, {.backend = timed.backend.get(), .data = timed.data.get()}));
   timed.plan = std::make_shared<JobPlan>(timed.trainer->plan());

@@ -28,8 +28,8 @@ struct TimedJob {
   void End();
 };
 
-// Returns a job that can take steps; it has taken none. `job.data` names nothing that is read. Errors: those of
-// CreateBackend and Trainer::Create.
-absl::StatusOr<TimedJob> StartTimedJob(const Job& job);
+// Returns a job that can take steps; it has taken none. `job.data` names nothing that is read. If `processes`, its
+// ranks exchange as processes do (WithRanksAsProcesses). Errors: those of CreateBackend and Trainer::Create.
+absl::StatusOr<TimedJob> StartTimedJob(const Job& job, bool processes = false);
 
 }  // namespace shale

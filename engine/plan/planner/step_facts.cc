@@ -10,22 +10,26 @@
 
 namespace shale {
 StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh, const proto::MachineProfile& machine,
-                      int64_t hosts) {
-  StepFacts facts = FactsOfSeconds(job, mesh, machine, hosts);
+                      const RankPlaces& places) {
+  StepFacts facts = FactsOfSeconds(job, mesh, machine, places);
   facts.flops_per_token = ModelFlopsPerToken(job, graph);
   facts.float8_flops_per_token = Float8FlopsPerToken(graph);
   return facts;
 }
 
-StepFacts FactsOfSeconds(const Job& job, const Mesh& mesh, const proto::MachineProfile& machine, int64_t hosts) {
+StepFacts FactsOfSeconds(const Job& job, const Mesh& mesh, const proto::MachineProfile& machine,
+                         const RankPlaces& places) {
   const int64_t ranks = mesh.ranks();
   const bool on_cpu = job.runtime.device == DeviceType::kCpu;
   const int64_t devices = std::max<int64_t>(1, machine.devices_per_host());
-  const int64_t ranks_on_host = hosts > 0 ? CeilDivide(ranks, hosts)
-                                : on_cpu  ? ranks
-                                          : devices * std::max<int64_t>(1, job.runtime.ranks_per_device);
+  const int64_t ranks_on_host =
+      std::min(ranks, places.hosts > 0 ? CeilDivide(ranks, places.hosts)
+                      : on_cpu         ? ranks
+                                       : devices * std::max<int64_t>(1, job.runtime.ranks_per_device));
+  const int64_t ranks_in_process = places.processes > 0 ? CeilDivide(ranks, places.processes) : ranks_on_host;
   return {.mesh = mesh,
-          .ranks_on_host = std::min(ranks, ranks_on_host),
+          .ranks_on_host = ranks_on_host,
+          .ranks_in_process = std::min(ranks_on_host, ranks_in_process),
           .threads_per_rank = ThreadsPerRank(job.runtime, ranks, machine.threads()),
           .graphs = UsesGraphs(job),
           .narrow = job.precision.compute != ComputePrecision::kFloat32,
@@ -47,8 +51,9 @@ int64_t CheckpointBytes(const Job& job, const JobPlan& plan) {
   return bytes;
 }
 
-PauseTimes PredictPauses(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts) {
-  const StepFacts facts = StepFactsOf(job, plan, machine, hosts);
+PauseTimes PredictPauses(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
+                         const RankPlaces& places) {
+  const StepFacts facts = StepFactsOf(job, plan, machine, places);
   Predictor predictor(machine);
   const auto seconds = [&](const StepProgram& program) { return predictor.SecondsOf(program, facts).seconds; };
   PauseTimes times;

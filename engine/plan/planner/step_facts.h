@@ -13,17 +13,25 @@
 
 namespace shale {
 
-// Returns the facts of a job with this training graph and mesh, whose ranks run on `hosts` hosts, as many on each. If
-// `hosts` is 0, each host has as many ranks as the machine has devices; on CPUs, one host has all.
+// Where the ranks of a job run. 0: not known.
+struct RankPlaces {
+  int64_t hosts = 0;      // As many ranks on each.
+  int64_t processes = 0;  // On all hosts together, with as many ranks in each.
+};
+
+// Returns the facts of a job with this training graph and mesh, whose ranks run in these places. If the hosts are not
+// known, each has as many ranks as the machine has devices; on CPUs, one host has all. If the processes are not known,
+// each host has one.
 StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh, const proto::MachineProfile& machine,
-                      int64_t hosts = 0);
+                      const RankPlaces& places = {});
 // Does the same without what MFU counts, which takes long to count and changes no seconds.
-StepFacts FactsOfSeconds(const Job& job, const Mesh& mesh, const proto::MachineProfile& machine, int64_t hosts);
+StepFacts FactsOfSeconds(const Job& job, const Mesh& mesh, const proto::MachineProfile& machine,
+                         const RankPlaces& places);
 
 // Does the same for a planned job.
 inline StepFacts StepFactsOf(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
-                             int64_t hosts = 0) {
-  return StepFactsOf(job, plan.train.graph, plan.options.mesh, machine, hosts);
+                             const RankPlaces& places = {}) {
+  return StepFactsOf(job, plan.train.graph, plan.options.mesh, machine, places);
 }
 
 // Returns the share of a step that is measured or interpolated (kCoveredShare).
@@ -44,12 +52,13 @@ struct PauseTimes {
   // goes on; any other one makes it wait.
   double save_seconds = 0, write_seconds = 0;
 };
-PauseTimes PredictPauses(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts = 0);
+PauseTimes PredictPauses(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
+                         const RankPlaces& places = {});
 
 // Predicts a step of a planned job.
 inline Prediction PredictStep(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
-                              int64_t hosts = 0) {
-  return Predict(plan.train.step.program, StepFactsOf(job, plan, machine, hosts), machine);
+                              const RankPlaces& places = {}) {
+  return Predict(plan.train.step.program, StepFactsOf(job, plan, machine, places), machine);
 }
 
 }  // namespace shale

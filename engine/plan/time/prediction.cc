@@ -34,11 +34,12 @@ struct KnownByText {
 
 }  // namespace
 
-// The works of steps with the same mesh, ranks on a host and threads of a rank. Any thread may call Of.
+// The works of steps with the same mesh, ranks on a host and in a process, and threads of a rank. Any thread may call
+// Of.
 class Predictor::Works {
  public:
   Works(const proto::MachineProfile& profile, const StepFacts& facts)
-      : facts_(facts), profile_(profile), rates_(profile, facts.ranks_on_host) {}
+      : facts_(facts), profile_(profile), rates_(profile, facts.ranks_on_host, facts.ranks_in_process) {}
 
   // Returns the work of an instruction. Works of one program with equal texts take the time of the first of them.
   const Known& Of(const Instruction& issued, KnownByText& of_program) {
@@ -221,8 +222,8 @@ Predictor::~Predictor() = default;
 
 Predictor::Works& Predictor::WorksOf(const StepFacts& facts) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<Works>& works =
-      works_[{facts.mesh.replicate, facts.mesh.shard, facts.ranks_on_host, facts.threads_per_rank}];
+  std::unique_ptr<Works>& works = works_[{facts.mesh.replicate, facts.mesh.shard, facts.ranks_on_host,
+                                          facts.ranks_in_process, facts.threads_per_rank}];
   if (works == nullptr) works = std::make_unique<Works>(profile_, facts);
   return *works;
 }

@@ -36,6 +36,7 @@ double MfuOf(double flops, double seconds, double peak_flops, int64_t ranks);
 struct StepFacts {
   Mesh mesh;
   int64_t ranks_on_host = 1;     // Ranks of the job that share a host.
+  int64_t ranks_in_process = 1;  // And a process. Counts on CPUs.
   int64_t threads_per_rank = 1;  // On CPUs.
   bool graphs = false;           // runtime.graphs
   bool narrow = false;           // Computes in 16 bits, so that MFU refers to the peak of these.
@@ -122,8 +123,8 @@ class Predictor {
 
   const proto::MachineProfile& profile_;
   std::mutex mutex_;  // Guards works_.
-  // By what their seconds depend on: the axes of the mesh, ranks on a host, and threads of a rank.
-  std::map<std::array<int64_t, 4>, std::unique_ptr<Works>> works_;
+  // By what their seconds depend on: the axes of the mesh, ranks on a host and in a process, and threads of a rank.
+  std::map<std::array<int64_t, 5>, std::unique_ptr<Works>> works_;
 };
 
 // Predicts one step.

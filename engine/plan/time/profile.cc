@@ -186,6 +186,7 @@ FoundProfile ProfileOfThisMachine(std::string gpu) {
   if (!absl::IsNotFound(cached.status())) remarks.emplace_back(cached.status().message());
   FoundProfile of_class;
   for (const CompiledFile& compiled : kCompiledProfiles) {
+    if (!absl::StrContains(compiled.text, key.processor)) continue;  // Parsing takes a tenth of planning a small job.
     absl::StatusOr<proto::MachineProfile> profile = ParseProfile(compiled.text, compiled.name);
     const bool is_alike = profile.ok() && profile->device() == key.device && profile->processor() == key.processor &&
                           (key.device != "CPU" || profile->threads() == key.threads);

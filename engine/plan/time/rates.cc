@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/integers.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
@@ -74,8 +75,10 @@ absl::string_view ToString(Knowledge knowledge) {
   return "?";
 }
 
-Rates::Rates(const proto::MachineProfile& profile, int64_t ranks_on_host)
-    : profile_(profile), ranks_on_host_(std::max<int64_t>(1, ranks_on_host)) {
+Rates::Rates(const proto::MachineProfile& profile, int64_t ranks_on_host, int64_t ranks_in_process)
+    : profile_(profile),
+      ranks_on_host_(std::max<int64_t>(1, ranks_on_host)),
+      ranks_in_process_(std::max<int64_t>(1, ranks_in_process)) {
   profile_.clear_works();
   // Works that were measured with as many ranks on a host come first, and then count alone.
   for (const bool alike : {true, false}) {
@@ -137,10 +140,35 @@ Rates::Curve Rates::CurveOf(const Work& work) const {
   return curve;
 }
 
+// Ranks follow one another in processes, and processes on hosts.
 WorkTime Rates::Of(const Work& work) const {
-  const std::vector<double> at = CoordinatesOf(work.sizes, work.kind, profile_.device() == "CUDA");
+  const int64_t reach = work.group_ranks * work.group_stride;  // From the first rank of a group to beyond its last one.
+  if (profile_.device() != "CPU" || work.work_class != WorkClass::kCollective || reach <= ranks_in_process_) {
+    return WithinProcess(work);
+  }
+  Work between = work;
+  between.kind = KindBetweenProcesses(work.kind);
+  WorkTime on_host;
+  if (const Curve curve = CurveOf(between); !curve.points.empty()) {
+    on_host = OfCurve(curve, between);
+  } else {  // Takes them for threads.
+    on_host = WithinProcess(work);
+    on_host.how = Knowledge::kEstimated;
+    on_host.spread += kSpreadOfLikeKinds;
+  }
+  if (reach <= ranks_on_host_) return on_host;
+  const double of_links = Bounded(HostLinkSecondsOf(work, profile_, ranks_on_host_, ranks_in_process_));
+  if (of_links <= on_host.seconds) return on_host;
+  return {.seconds = of_links, .how = Knowledge::kEstimated, .spread = kSpreadOfRates};
+}
+
+WorkTime Rates::WithinProcess(const Work& work) const {
   const Curve curve = CurveOf(work);
-  if (curve.points.empty()) return Estimate(work);
+  return curve.points.empty() ? Estimate(work) : OfCurve(curve, work);
+}
+
+WorkTime Rates::OfCurve(const Curve& curve, const Work& work) const {
+  const std::vector<double> at = CoordinatesOf(work.sizes, work.kind, profile_.device() == "CUDA");
   if (curve.exact) {
     for (const Point& point : curve.points) {
       if (point.coordinates != at) continue;
@@ -251,6 +279,25 @@ CollectiveTime CollectiveTimeOf(const Work& work, const proto::MachineProfile& p
   const double down = std::ceil(std::log2(hosts)) * host.latency_seconds + in_host;
   time.latency_seconds = 2 * std::min(around, down);
   return time;
+}
+
+double HostLinkSecondsOf(const Work& work, const proto::MachineProfile& profile, int64_t ranks_on_host,
+                         int64_t ranks_in_process) {
+  const int64_t ranks = std::max<int64_t>(1, work.group_ranks), stride = std::max<int64_t>(1, work.group_stride);
+  const int64_t per_host = std::clamp<int64_t>(ranks_on_host / stride, 1, ranks);
+  const int64_t per_process = std::clamp<int64_t>(ranks_in_process / stride, 1, per_host);
+  const int64_t hosts = CeilDivide(ranks, per_host), groups = std::max<int64_t>(1, ranks_on_host / per_host);
+  if (hosts == 1) return 0;
+  const bool reduces_all = absl::StartsWith(work.kind, "AllReduceSum"),
+             gathers = absl::StartsWith(work.kind, "AllGather");
+  // Of a rank's full vector, what concerns ranks on other hosts.
+  const double full_bytes = work.sent_bytes / (reduces_all ? 2 : 1) / (1 - 1 / static_cast<double>(ranks));
+  const double elsewhere = full_bytes * (1 - 1 / static_cast<double>(hosts));
+  double sent_by_host = 0;
+  if (gathers || reduces_all) sent_by_host += elsewhere * static_cast<double>(CeilDivide(per_host, per_process));
+  if (!gathers) sent_by_host += elsewhere * static_cast<double>(per_host);
+  const LinkSpeed link = SpeedOf(profile, proto::Link::HOSTS);
+  return link.latency_seconds + sent_by_host * static_cast<double>(groups) / link.bytes_per_second;
 }
 
 double HostCopySeconds(double bytes, const proto::MachineProfile& profile) {

@@ -36,8 +36,9 @@ struct WorkTime {
 // Copies what it needs from the profile. Any thread may call Of.
 class Rates {
  public:
-  // `ranks_on_host` ranks of the job share a host.
-  Rates(const proto::MachineProfile& profile, int64_t ranks_on_host);
+  // `ranks_on_host` ranks of the job share a host, and `ranks_in_process` of them a process. On GPUs it does not matter
+  // how many share a process.
+  Rates(const proto::MachineProfile& profile, int64_t ranks_on_host, int64_t ranks_in_process);
 
   WorkTime Of(const Work& work) const;
 
@@ -60,6 +61,9 @@ class Rates {
   };
 
   void Add(const proto::MeasuredWork& measured);
+  // Returns the time of a work whose ranks are threads of a process on a CPU, or on GPUs.
+  WorkTime WithinProcess(const Work& work) const;
+  WorkTime OfCurve(const Curve& curve, const Work& work) const;
   // Returns the points of the work's kind, or, if there are none, those of all like kinds, which have the same first
   // two words, or three if the second says whose kernels compute the op. If there are none of these either, and a CPU
   // multiplies fp8 matrices, which it widens to bf16: those of bf16.
@@ -69,7 +73,7 @@ class Rates {
   const proto::KindRate* RateOf(const Work& work) const;
 
   proto::MachineProfile profile_;  // Without works.
-  int64_t ranks_on_host_;
+  int64_t ranks_on_host_, ranks_in_process_;
   std::map<std::string, std::vector<Point>, std::less<>> points_;  // By kind.
 };
 
@@ -92,6 +96,12 @@ CollectiveTime CollectiveTimeOf(const Work& work, const proto::MachineProfile& p
 inline double CollectiveSecondsOf(const Work& work, const proto::MachineProfile& profile, int64_t ranks_on_host) {
   return CollectiveTimeOf(work, profile, ranks_on_host).seconds();
 }
+
+// Returns the time of a collective whose ranks are on the CPUs of several hosts, if only the links between hosts took
+// any. The ranks send to one another directly (sharding/comm/gloo/gloo.h): what a rank gathers goes once to each
+// process that has none of it, and what ranks sum goes once to each of them. All groups of a host send at once.
+double HostLinkSecondsOf(const Work& work, const proto::MachineProfile& profile, int64_t ranks_on_host,
+                         int64_t ranks_in_process);
 
 // Returns the seconds of a copy between a GPU and its host's memory.
 double HostCopySeconds(double bytes, const proto::MachineProfile& profile);

@@ -119,6 +119,8 @@ void Describe(const Collective& collective, const Mesh& mesh, Work& work) {
 
 }  // namespace
 
+std::string KindBetweenProcesses(absl::string_view kind) { return absl::StrCat("Processes ", kind); }
+
 bool MultipliesFloat8(absl::string_view kind) { return absl::StartsWith(kind, "MatMul f8"); }
 
 Work WorkOf(const Instruction& issued, const Mesh& mesh) {

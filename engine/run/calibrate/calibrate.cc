@@ -5,7 +5,9 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -28,6 +30,7 @@
 #include "kernels/check.h"
 #include "kernels/device/cpu/physical_memory.h"
 #include "kernels/device/device.h"
+#include "sharding/comm/gloo/gloo.h"
 
 namespace shale {
 namespace {
@@ -53,14 +56,19 @@ std::string Describe(const Job& job) {
                          ToString(job.sharding.accumulation));
 }
 
-// Adds to a profile what was measured with as many ranks on a host.
-void AddWorks(const WorkTimes& times, int64_t ranks_on_host, proto::MachineProfile& profile) {
+// What was measured with as many ranks on a host.
+using ByRanks = std::map<int64_t, WorkTimes>;
+
+// Adds to a profile what was measured between threads, or, if `processes`, the collectives between processes.
+void AddWorks(const WorkTimes& times, int64_t ranks_on_host, bool processes, proto::MachineProfile& profile) {
+  if (times.steps() == 0) return;
   constexpr double kLeastSeconds = 1e-9;
   proto::MachineProfile measured;
   for (const auto& [text, samples] : times.works()) {
+    if (processes && samples.work.work_class != WorkClass::kCollective) continue;
     const MeanAndSpread seconds = MeanOf(samples.seconds);
     proto::MeasuredWork& work = *measured.add_works();
-    work.set_kind(samples.work.kind);
+    work.set_kind(processes ? KindBetweenProcesses(samples.work.kind) : samples.work.kind);
     for (const double size : samples.work.sizes) work.add_sizes(size);
     work.set_flops(samples.work.flops);
     work.set_bytes(samples.work.bytes());
@@ -69,9 +77,11 @@ void AddWorks(const WorkTimes& times, int64_t ranks_on_host, proto::MachineProfi
     work.set_count(std::ssize(samples.seconds));
     work.set_ranks_on_host(ranks_on_host);
   }
-  measured.set_issue_seconds(Rounded(times.issue_seconds()));
-  measured.set_between_steps_seconds(Rounded(times.between_steps_seconds()));
-  if (ranks_on_host > 1) measured.set_rank_spread(Rounded(times.rank_spread()));
+  if (!processes) {
+    measured.set_issue_seconds(Rounded(times.issue_seconds()));
+    measured.set_between_steps_seconds(Rounded(times.between_steps_seconds()));
+    if (ranks_on_host > 1) measured.set_rank_spread(Rounded(times.rank_spread()));
+  }
   MergeProfile(measured, &profile);
 }
 
@@ -84,17 +94,19 @@ struct Measured {
 
 // What the steps of all jobs showed.
 struct Showed {
-  std::map<int64_t, WorkTimes> times;  // By the ranks on the host.
+  ByRanks threads, processes;               // What ranks are.
+  std::set<std::string> between_processes;  // Collectives, by WorkText.
   std::vector<ProbedSpeed> speeds;
   int64_t after_rounds = 0;  // How often CalibrateOptions::after_round has run.
 };
 
-// Starts a job, with one step that warms up.
-absl::StatusOr<Measured> Start(Job job, const CalibrateOptions& options, WorkTimes& times) {
+// Starts a job, with one step that warms up. If `processes`, its ranks exchange as processes do.
+absl::StatusOr<Measured> Start(Job job, const CalibrateOptions& options, bool processes, WorkTimes& times) {
   job.lr_schedule.steps = std::max<int64_t>(job.lr_schedule.steps, 1 + options.rounds);
   job.runtime.search.clear();  // A search needs what is measured here.
   Measured started{.data = std::make_unique<RandomTokens>(job)};
   SHALE_ASSIGN_OR_RETURN(started.backend, options.create_backend(job));
+  if (processes) started.backend = WithRanksAsProcesses(std::move(started.backend));
   SHALE_ASSIGN_OR_RETURN(
       started.trainer,
       Trainer::Create(job, {.backend = started.backend.get(),
@@ -105,15 +117,42 @@ absl::StatusOr<Measured> Start(Job job, const CalibrateOptions& options, WorkTim
   return started;
 }
 
+// Adds the collectives of a plan to `known`, by WorkText. Returns whether one of them is new.
+bool AddCollectives(const JobPlan& plan, std::set<std::string>& known) {
+  const size_t before = known.size();
+  for (const Instruction& instruction : plan.train.step.program.instructions) {
+    if (!std::holds_alternative<Collective>(instruction.action)) continue;
+    known.insert(WorkText(WorkOf(instruction, plan.options.mesh)));
+  }
+  return known.size() > before;
+}
+
 // Jobs that take turns: those of `all` from `begin` to `end` that could be started.
 struct Together {
   std::vector<Measured> jobs;
   int64_t bytes = 0;
   int64_t begin = 0, end = 0, all = 0;
 
+  void Add(Measured started) {
+    bytes += started.trainer->plan().arena_bytes * started.trainer->job().sharding.ranks;
+    jobs.push_back(std::move(started));
+  }
+
   // Returns how many of `rounds` rounds of all jobs are as much work as what is done after `done` rounds of these.
   int64_t RoundsOfAll(int64_t done, int64_t rounds) const { return (begin * rounds + (end - begin) * done) / all; }
 };
+
+// If a job on CPUs, whose ranks are threads of `threads`, has collectives that were not measured between processes yet,
+// adds it again with ranks that exchange as processes do.
+void AddProcesses(const Job& job, const Trainer& threads, const CalibrateOptions& options, Showed& showed,
+                  Together& together) {
+  const int64_t ranks = job.sharding.ranks;
+  if (job.runtime.device != DeviceType::kCpu || ranks == 1) return;
+  if (!AddCollectives(threads.plan(), showed.between_processes)) return;
+  absl::StatusOr<Measured> started = Start(job, options, /*processes=*/true, showed.processes[ranks]);
+  if (started.ok()) return together.Add(*std::move(started));
+  if (options.progress) options.progress(absl::StrCat("left out: processes: ", started.status().message()));
+}
 
 // Runs steps of the jobs in turns.
 absl::Status RunRounds(const Together& together, const CalibrateOptions& options, Clock::time_point begin,
@@ -178,7 +217,32 @@ absl::Status DescribeMachine(const Backend& backend, proto::MachineProfile& prof
   return absl::OkStatus();
 }
 
+// See WithRanksAsProcesses.
+class ProcessesBackend : public Backend {
+ public:
+  explicit ProcessesBackend(std::unique_ptr<Backend> threads) : threads_(std::move(threads)) {}
+  std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const override {
+    return threads_->CreateOps(ranks, device);
+  }
+  absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
+    return threads_->CreateDevices(ranks, synchronous);
+  }
+  absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
+    SHALE_RETURN_IF_ERROR(group.CheckOneProcess());
+    return CreateGlooGroupOfThreads(group.name, group.size);
+  }
+  absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return threads_->DefaultBudget(ranks); }
+  CpuMatMuls cpu_matmuls() const override { return threads_->cpu_matmuls(); }
+
+ private:
+  const std::unique_ptr<Backend> threads_;
+};
+
 }  // namespace
+
+std::unique_ptr<Backend> WithRanksAsProcesses(std::unique_ptr<Backend> backend) {
+  return std::make_unique<ProcessesBackend>(std::move(backend));
+}
 
 absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, const CalibrateOptions& options) {
   const auto tell = [&](const std::string& line) {
@@ -204,13 +268,14 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
       budget = (profile.device_bytes() > 0 ? profile.device_bytes() : profile.host_bytes()) / kShareOfMemory;
       if (options.bytes_together > 0) budget = options.bytes_together;
     }
-    absl::StatusOr<Measured> started = Start(jobs[i], options, showed.times[jobs[i].sharding.ranks]);
+    const int64_t ranks = jobs[i].sharding.ranks;
+    absl::StatusOr<Measured> started = Start(jobs[i], options, /*processes=*/false, showed.threads[ranks]);
     const std::string line = absl::StrCat(i + 1, " of ", jobs.size(), "  ", Describe(jobs[i]));
     together.end = static_cast<int64_t>(i) + 1;
     if (started.ok()) {
-      together.bytes += started->trainer->plan().arena_bytes * jobs[i].sharding.ranks;
-      together.jobs.push_back(*std::move(started));
       tell(line);
+      AddProcesses(jobs[i], *started->trainer, options, showed, together);
+      together.Add(*std::move(started));
     } else if (absl::IsInvalidArgument(started.status()) || absl::IsResourceExhausted(started.status()) ||
                absl::IsFailedPrecondition(started.status())) {
       left_out = started.status();
@@ -224,13 +289,12 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
     }
   }
   if (!together.jobs.empty()) SHALE_RETURN_IF_ERROR(RunRounds(together, options, begin, *probe, showed));
-  const bool measured = std::any_of(showed.times.begin(), showed.times.end(),
+  const bool measured = std::any_of(showed.threads.begin(), showed.threads.end(),
                                     [](const auto& of_ranks) { return of_ranks.second.steps() > 0; });
   if (!measured) return left_out;
   tell(absl::StrFormat("measured in %.0f s", SecondsSince(begin)));
-  for (const auto& [ranks, times] : showed.times) {
-    if (times.steps() > 0) AddWorks(times, ranks, profile);
-  }
+  for (const auto& [ranks, times] : showed.threads) AddWorks(times, ranks, /*processes=*/false, profile);
+  for (const auto& [ranks, times] : showed.processes) AddWorks(times, ranks, /*processes=*/true, profile);
   if (options.speed != nullptr) *options.speed = MeanOf(showed.speeds);
   RaisePeaks(profile);
   SHALE_RETURN_IF_ERROR(CheckProfile(profile, "what was measured"));

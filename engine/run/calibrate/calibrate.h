@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ std::vector<Job> CalibrationJobs(DeviceType device);
 // accumulation that the job may take. The job must know its vocabulary (ApplyDataFacts).
 std::vector<Job> JobsLike(const Job& job);
 
+// Returns a backend like `backend`, of ranks on CPUs in one process, but whose ranks exchange as if each were in a
+// process of its own.
+std::unique_ptr<Backend> WithRanksAsProcesses(std::unique_ptr<Backend> backend);
+
 struct CalibrateOptions {
   // Creates the backend of a job. Required.
   BackendFactory create_backend;
@@ -45,7 +50,8 @@ struct CalibrateOptions {
 };
 
 // Returns what was measured in steps of these jobs, which must be for the same kind of device: works, peaks, the speed
-// of copies, and what lies between instructions and steps. A job that does not fit this machine is left out, and
+// of copies, and what lies between instructions and steps. On CPUs collectives are measured between threads and between
+// processes. A job that does not fit this machine is left out, and
 // `progress` says so. Returns the error of the last one if all are left out, and otherwise those of the ranks.
 absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, const CalibrateOptions& options);
 

@@ -171,7 +171,8 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
       trace_(options, *options.control) {
   trace_.trace_->SetRanks(job_.sharding.ranks);
   if (options.machine == nullptr) return;
-  contract_.emplace(job_, plan_, *options.machine, HostsOf(options, job_));
+  contract_.emplace(job_, plan_, *options.machine,
+                    RankPlaces{.hosts = HostsOf(options, job_), .processes = options.control->processes()});
   devices_.step_time = contract_->Describe();
   trace_.trace_->SetPredicted([this](const Instruction& issued) { return contract_->SecondsOf(issued); });
 }

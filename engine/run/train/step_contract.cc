@@ -43,6 +43,10 @@ Alone AloneIn(std::vector<Edge> edges) {
   return alone;
 }
 
+Rates RatesOf(const StepFacts& facts, const proto::MachineProfile& machine) {
+  return Rates(machine, facts.ranks_on_host, facts.ranks_in_process);
+}
+
 }  // namespace
 
 std::string KindText(const Work& work, StreamId stream) {
@@ -75,12 +79,13 @@ RankTimes TimesOfRank(const StepProgram& program, const Mesh& mesh, int64_t rank
   return result;
 }
 
-StepContract::StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts)
+StepContract::StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
+                           const RankPlaces& places)
     : program_(plan.train.step.program),
-      prediction_(PredictStep(job, plan, machine, hosts)),
+      prediction_(PredictStep(job, plan, machine, places)),
       between_steps_seconds_(machine.between_steps_seconds()),
       mesh_(plan.options.mesh),
-      rates_(machine, StepFactsOf(job, plan, machine, hosts).ranks_on_host),
+      rates_(RatesOf(StepFactsOf(job, plan, machine, places), machine)),
       covered_(CoveredShare(prediction_.known)) {}
 
 double StepContract::SecondsOf(const Instruction& issued) {

@@ -46,8 +46,8 @@ class StepContract {
   static constexpr double kSlower = 0.2;  // Than predicted, as a part of it.
   static constexpr int64_t kSteps = 20;   // In a row.
 
-  // `hosts` is how many the ranks lie on; 0: as many as the profile says (StepFactsOf).
-  StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts);
+  // `places`: as in StepFactsOf.
+  StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, const RankPlaces& places);
 
   // Returns what a step takes, or 0 if too little of it was measured to hold the run to it.
   double predicted_seconds() const { return covered_ >= kCoveredShare ? prediction_.step_seconds : 0; }

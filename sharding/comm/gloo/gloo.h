@@ -63,4 +63,8 @@ struct GlooOptions {
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroup(Store& store, const GlooMembers& members,
                                                                            const GlooOptions& options = {});
 
+// Creates the communicators of all ranks of a group, which are in this process but exchange as if each were in a
+// process of its own on this host. For programs that measure such a group.
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroupOfThreads(const std::string& name, int ranks);
+
 }  // namespace shale

@@ -148,14 +148,32 @@ TEST(TimeReport, SavesAndEvaluationsTakeWhatTheirProgramsAndTheDiskTake) {
   }
 }
 
+// On CPUs, ranks in several processes take longer where that was measured.
+TEST(TimeReport, TheFactsOfAStepKnowItsProcesses) {
+  const proto::MachineProfile machine = NamedProfile("h100x8");
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = DeviceType::kCpu;
+  const JobPlan plan = Plan(job);
+  const int64_t ranks = plan.options.mesh.ranks();
+  const auto in_process = [&](const RankPlaces& places) {
+    return StepFactsOf(job, plan, machine, places).ranks_in_process;
+  };
+  ASSERT_GT(ranks, 1);
+  EXPECT_EQ(in_process({}), ranks);
+  EXPECT_EQ(in_process({.processes = 1}), ranks);
+  EXPECT_EQ(in_process({.processes = ranks}), 1);
+  EXPECT_EQ(in_process({.hosts = ranks}), 1);
+  EXPECT_EQ(in_process({.hosts = ranks, .processes = 1}), 1) << "a process is on one host";
+}
+
 // One host has fast links, two share slower ones.
 TEST(TimeReport, MoreHostsTakeLonger) {
   const proto::MachineProfile machine = NamedProfile("h100x8");
   const Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);
   ASSERT_GT(plan.options.mesh.ranks(), 1);
-  EXPECT_GT(PredictStep(job, plan, machine, plan.options.mesh.ranks()).step_seconds,
-            PredictStep(job, plan, machine, 1).step_seconds);
+  EXPECT_GT(PredictStep(job, plan, machine, {.hosts = plan.options.mesh.ranks()}).step_seconds,
+            PredictStep(job, plan, machine, {.hosts = 1}).step_seconds);
 }
 
 }  // namespace

@@ -28,6 +28,9 @@ void AddWork(proto::MachineProfile& profile, const Work& work, double seconds, i
   added.set_ranks_on_host(ranks_on_host);
 }
 
+// Returns the rates of ranks that are threads of one process.
+Rates RatesOf(const proto::MachineProfile& profile, int64_t ranks) { return Rates(profile, ranks, ranks); }
+
 Work MatMulOf(double m, double n, double k) {
   return {.work_class = WorkClass::kArithmetic,
           .kind = "MatMul bf16 bf16 bf16",
@@ -57,7 +60,7 @@ TEST(Rates, AMeasuredWorkTakesWhatWasMeasured) {
   proto::MachineProfile profile = GpuProfile();
   AddWork(profile, MatMulOf(1024, 512, 256), 1.25e-5);
   AddWork(profile, MatMulOf(1024, 512, 512), 3e-5);
-  const WorkTime time = Rates(profile, 1).Of(MatMulOf(1024, 512, 256));
+  const WorkTime time = RatesOf(profile, 1).Of(MatMulOf(1024, 512, 256));
   EXPECT_NEAR(time.seconds, 1.25e-5, 1e-18);
   EXPECT_EQ(time.how, Knowledge::kMeasured);
   EXPECT_EQ(time.spread, 0.01);
@@ -74,7 +77,7 @@ TEST(Rates, BetweenMatMulsAPowerLawHolds) {
       for (const double k : {128., 1024.}) AddWork(profile, MatMulOf(m, n, k), seconds(m, n, k));
     }
   }
-  const Rates rates(profile, 1);
+  const Rates rates = RatesOf(profile, 1);
   const WorkTime inside = rates.Of(MatMulOf(3000, 700, 500)), beyond = rates.Of(MatMulOf(20000, 700, 500));
   EXPECT_EQ(inside.how, Knowledge::kInterpolated);
   EXPECT_NEAR(inside.seconds / seconds(3000, 700, 500), 1, 2e-3);
@@ -95,7 +98,7 @@ TEST(Rates, TheRateOfAttentionOnAGpuFollowsTheWidthOfHeads) {
   proto::MachineProfile profile = GpuProfile();
   AddWork(profile, narrow, narrow.flops / 1e14);
   AddWork(profile, wide, wide.flops / 2e14);
-  const auto rate = [&] { return asked.flops / Rates(profile, 1).Of(asked).seconds; };
+  const auto rate = [&] { return asked.flops / RatesOf(profile, 1).Of(asked).seconds; };
   EXPECT_LT(rate(), 1.3e14);
   // Nothing is known of such a law on CPUs: the nearest counts most, which is the wide one.
   profile.set_device("CPU");
@@ -122,7 +125,7 @@ TEST(Rates, AttentionHasRatesOfTheKernelsThatComputeIt) {
   proto::KindRate& rate = *profile.add_rates();
   rate.set_kind("AttentionForward own bf16");
   rate.set_flops_per_second(1e12);
-  const Rates rates(profile, 1);
+  const Rates rates = RatesOf(profile, 1);
   EXPECT_EQ(rates.Of(work("cuDNN", 1024)).how, Knowledge::kMeasured);
   EXPECT_EQ(rates.Of(work("own", 1024)).how, Knowledge::kEstimated);
   EXPECT_NEAR(rates.Of(work("own", 1024)).seconds, work("own", 1024).flops / 1e12, 1e-9);
@@ -137,7 +140,7 @@ TEST(Rates, BetweenOpsThatMoveBytesAnAffineLawHolds) {
   const auto seconds = [](const Work& work) { return 5e-6 + work.bytes() / 3e12; };
   proto::MachineProfile profile = GpuProfile();
   for (const double rows : {64., 1024., 16384.}) AddWork(profile, NormOf(rows, 1024), seconds(NormOf(rows, 1024)));
-  const Rates rates(profile, 1);
+  const Rates rates = RatesOf(profile, 1);
   for (const double rows : {8., 300., 5000., 100000.}) {
     const Work work = NormOf(rows, 1024);
     const WorkTime time = rates.Of(work);
@@ -149,7 +152,7 @@ TEST(Rates, BetweenOpsThatMoveBytesAnAffineLawHolds) {
 TEST(Rates, AWorkThatWasMeasuredOnceTakesTheSameTimeForEachByte) {
   proto::MachineProfile profile = GpuProfile();
   AddWork(profile, NormOf(100, 1024), 1e-6);
-  EXPECT_NEAR(Rates(profile, 1).Of(NormOf(300, 1024)).seconds, 3e-6, 1e-12);
+  EXPECT_NEAR(RatesOf(profile, 1).Of(NormOf(300, 1024)).seconds, 3e-6, 1e-12);
 }
 
 TEST(Rates, OtherWorksTakeTheRateOfTheLongestKindOrOfLikeWorks) {
@@ -165,7 +168,7 @@ TEST(Rates, OtherWorksTakeTheRateOfTheLongestKindOrOfLikeWorks) {
   add_rate("MatMul bf16", 5e14, 0);
   add_rate("MatMul bf", 1e10, 0);  // No whole word.
   add_rate("RmsNormForward", 0, 2e12);
-  const Rates rates(profile, 1);
+  const Rates rates = RatesOf(profile, 1);
   const Work matmul = MatMulOf(4096, 4096, 4096), norm = NormOf(4096, 4096);
   EXPECT_DOUBLE_EQ(rates.Of(matmul).seconds, 1e-6 + matmul.flops / 5e14);
   EXPECT_DOUBLE_EQ(rates.Of(norm).seconds, 1e-6 + norm.bytes() / 2e12);
@@ -174,8 +177,8 @@ TEST(Rates, OtherWorksTakeTheRateOfTheLongestKindOrOfLikeWorks) {
   AddWork(profile, matmul, 1e-3);
   Work other = matmul;
   other.kind += " transpose_b";
-  EXPECT_NEAR(Rates(profile, 1).Of(other).seconds, 1e-3, 1e-9);
-  EXPECT_EQ(Rates(profile, 1).Of(other).how, Knowledge::kEstimated);
+  EXPECT_NEAR(RatesOf(profile, 1).Of(other).seconds, 1e-3, 1e-9);
+  EXPECT_EQ(RatesOf(profile, 1).Of(other).how, Knowledge::kEstimated);
 }
 
 // A GPU multiplies in fp8 at a speed of its own. A CPU widens the matrices to bf16.
@@ -185,16 +188,16 @@ TEST(Rates, MatMulsInFp8DoNotTakeTheRateOfBf16OnAGpu) {
   Work matmul = MatMulOf(4096, 4096, 4096);
   AddWork(profile, matmul, 1e-3);
   matmul.kind = "MatMul f8e5m2 f8e4m3 bf16 transpose_b";
-  const WorkTime by_peak = Rates(profile, 1).Of(matmul);
+  const WorkTime by_peak = RatesOf(profile, 1).Of(matmul);
   EXPECT_EQ(by_peak.how, Knowledge::kEstimated);
   EXPECT_NEAR(by_peak.seconds, matmul.flops / (0.6 * 2e15), 1e-9);
   proto::KindRate& rate = *profile.add_rates();
   rate.set_kind("MatMul f8e5m2");
   rate.set_flops_per_second(1e15);
-  EXPECT_NEAR(Rates(profile, 1).Of(matmul).seconds, matmul.flops / 1e15, 1e-9);
+  EXPECT_NEAR(RatesOf(profile, 1).Of(matmul).seconds, matmul.flops / 1e15, 1e-9);
   profile.clear_rates();
   profile.set_device("CPU");
-  const WorkTime on_cpu = Rates(profile, 1).Of(matmul);
+  const WorkTime on_cpu = RatesOf(profile, 1).Of(matmul);
   EXPECT_EQ(on_cpu.how, Knowledge::kEstimated);
   EXPECT_NEAR(on_cpu.seconds, 1e-3, 1e-6);
 }
@@ -203,10 +206,10 @@ TEST(Rates, MatMulsInFp8DoNotTakeTheRateOfBf16OnAGpu) {
 TEST(Rates, WithoutAPeakOfFp8ThatOfBf16CountsWhateverTheResult) {
   const proto::MachineProfile profile = GpuProfile();
   Work matmul = MatMulOf(4096, 4096, 4096);
-  const double in_bf16 = Rates(profile, 1).Of(matmul).seconds;
+  const double in_bf16 = RatesOf(profile, 1).Of(matmul).seconds;
   for (const char* kind : {"MatMul f8e5m2 f8e4m3 bf16 transpose_b", "MatMul f8e5m2 f8e4m3 f32 transpose_b"}) {
     matmul.kind = kind;
-    EXPECT_EQ(Rates(profile, 1).Of(matmul).seconds, in_bf16) << kind;
+    EXPECT_EQ(RatesOf(profile, 1).Of(matmul).seconds, in_bf16) << kind;
   }
 }
 
@@ -273,12 +276,12 @@ TEST(Rates, RanksOfAHostDivideItsCores) {
   proto::MachineProfile profile = GpuProfile();
   profile.set_device("CPU");
   AddWork(profile, NormOf(100, 1024), 1e-6);
-  EXPECT_NEAR(Rates(profile, 2).Of(NormOf(100, 1024)).seconds, 2e-6, 1e-12);
+  EXPECT_NEAR(RatesOf(profile, 2).Of(NormOf(100, 1024)).seconds, 2e-6, 1e-12);
   // Unless it was measured with as many.
   AddWork(profile, NormOf(100, 1024), 1.5e-6, /*ranks_on_host=*/2);
-  EXPECT_NEAR(Rates(profile, 2).Of(NormOf(100, 1024)).seconds, 1.5e-6, 1e-12);
-  EXPECT_TRUE(Rates(profile, 2).Of(NormOf(100, 1024)).shared);
-  EXPECT_FALSE(Rates(profile, 1).Of(NormOf(100, 1024)).shared);
+  EXPECT_NEAR(RatesOf(profile, 2).Of(NormOf(100, 1024)).seconds, 1.5e-6, 1e-12);
+  EXPECT_TRUE(RatesOf(profile, 2).Of(NormOf(100, 1024)).shared);
+  EXPECT_FALSE(RatesOf(profile, 1).Of(NormOf(100, 1024)).shared);
 }
 
 // A group within a host goes over the links of the host, one across hosts over those of all its ranks there.
@@ -289,7 +292,7 @@ TEST(Rates, CollectivesTakeTheLinksOfTheirGroup) {
     link.set_ends(ends);
     link.set_bytes_per_second(speed);
   }
-  const Rates rates(profile, 8);
+  const Rates rates = RatesOf(profile, 8);
   const auto gather = [](int64_t ranks, int64_t stride) {
     return Work{.work_class = WorkClass::kCollective,
                 .kind = "AllGather bf16 shard",
@@ -312,6 +315,66 @@ TEST(Rates, CollectivesTakeTheLinksOfTheirGroup) {
   EXPECT_DOUBLE_EQ(rates.Of(exchange(16)).seconds, 8.0 / 15 * 1e9 / 50e9);
 }
 
+// Groups within a process copy as threads do. Those of several processes have a rate of their own, and those of several
+// hosts take no less than the links between hosts.
+TEST(Rates, OnCpusCollectivesTakeTheRateOfTheirProcessesAndHosts) {
+  proto::MachineProfile profile = GpuProfile();
+  profile.set_device("CPU");
+  const auto gather = [](int64_t stride) {
+    return Work{.work_class = WorkClass::kCollective,
+                .kind = "AllGather f32 shard",
+                .sizes = {1e6, 2},
+                .bytes_read = 2e6,
+                .bytes_written = 4e6,
+                .group_ranks = 2,
+                .group_stride = stride,
+                .sent_bytes = 2e6};
+  };
+  AddWork(profile, gather(1), 1e-3, /*ranks_on_host=*/4);
+  const Rates threads = RatesOf(profile, 4), unmeasured = Rates(profile, /*ranks_on_host=*/4, /*ranks_in_process=*/2);
+  EXPECT_NEAR(unmeasured.Of(gather(2)).seconds, 1e-3, 1e-9);
+  EXPECT_EQ(unmeasured.Of(gather(2)).how, Knowledge::kEstimated);
+  EXPECT_GT(unmeasured.Of(gather(2)).spread, threads.Of(gather(2)).spread);
+
+  Work between = gather(1);
+  between.kind = KindBetweenProcesses(between.kind);
+  AddWork(profile, between, 3e-3, /*ranks_on_host=*/4);
+  const Rates processes(profile, 4, /*ranks_in_process=*/2);
+  EXPECT_NEAR(RatesOf(profile, 4).Of(gather(2)).seconds, 1e-3, 1e-9);
+  EXPECT_NEAR(processes.Of(gather(1)).seconds, 1e-3, 1e-9);
+  EXPECT_NEAR(processes.Of(gather(2)).seconds, 3e-3, 1e-9);
+  EXPECT_EQ(processes.Of(gather(2)).how, Knowledge::kMeasured);
+
+  proto::Link& link = *profile.add_links();
+  link.set_ends(proto::Link::HOSTS);
+  link.set_bytes_per_second(1e8);
+  // Each of two hosts has two ranks, in one process, and each group one rank of each host. So a host sends its shards
+  // of both groups over its link.
+  const Rates hosts(profile, /*ranks_on_host=*/2, /*ranks_in_process=*/2);
+  EXPECT_NEAR(hosts.Of(gather(2)).seconds, 2 * 2e6 / 1e8, 1e-9);
+  EXPECT_EQ(hosts.Of(gather(2)).how, Knowledge::kEstimated);
+  profile.mutable_links(0)->set_bytes_per_second(1e12);
+  EXPECT_NEAR(Rates(profile, 2, 2).Of(gather(2)).seconds, 1.5e-3, 1e-9);  // The host's cores have half as many ranks.
+  // Four ranks in one group. A host sends its half of the gathered vector to each process of the other one, and a half
+  // of each of its two ranks' vectors to be summed.
+  link.set_bytes_per_second(1e6);
+  const auto on_hosts = [&](const char* kind, double rounds, int64_t ranks_in_process) {
+    Work work = gather(1);
+    work.kind = kind;
+    work.sizes = {1e6, 4};
+    work.group_ranks = 4;
+    work.sent_bytes = rounds * 4e6 * 3 / 4;
+    return HostLinkSecondsOf(work, profile, /*ranks_on_host=*/2, ranks_in_process);
+  };
+  EXPECT_DOUBLE_EQ(on_hosts("AllGather f32 shard", 1, 2), 2);
+  EXPECT_DOUBLE_EQ(on_hosts("AllGather f32 shard", 1, 1), 4);
+  EXPECT_DOUBLE_EQ(on_hosts("ReduceScatterSum f32 shard", 1, 2), 4);
+  EXPECT_DOUBLE_EQ(on_hosts("AllReduceSum f32 shard", 2, 2), 6);
+  // On GPUs processes change nothing.
+  profile.set_device("CUDA");
+  EXPECT_EQ(Rates(profile, 4, 2).Of(gather(2)).seconds, RatesOf(profile, 4).Of(gather(2)).seconds);
+}
+
 TEST(Rates, NoProfileMakesSecondsThatAreNone) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   const std::vector<Work> works = {
@@ -319,6 +382,12 @@ TEST(Rates, NoProfileMakesSecondsThatAreNone) {
       MatMulOf(0, 0, 0),
       NormOf(100, 100),
       {.work_class = WorkClass::kCollective, .kind = "AllGather f32 shard", .sizes = {1, 2}},
+      {.work_class = WorkClass::kCollective,
+       .kind = "AllReduceSum f32 shard",
+       .sizes = {1, 14},
+       .group_ranks = 14,
+       .group_stride = 2,
+       .sent_bytes = 1e300},
       {.work_class = WorkClass::kCopy, .kind = "Offload", .sizes = {1e9}},
       {.work_class = WorkClass::kHost, .kind = "Host AdamW f32", .sizes = {1, 1}},
       {}};
@@ -345,11 +414,13 @@ TEST(Rates, NoProfileMakesSecondsThatAreNone) {
         if (value > 0) AddWork(profile, work, value, /*ranks_on_host=*/-5);
       }
       for (const int64_t ranks : {-1, 0, 1, 7}) {
-        const Rates rates(profile, ranks);
-        for (const Work& work : works) {
-          const WorkTime time = rates.Of(work);
-          EXPECT_TRUE(std::isfinite(time.seconds) && time.seconds > 0) << work.kind << " " << value << " " << device;
-          EXPECT_GE(time.spread, 0) << work.kind << " " << value;
+        for (const int64_t in_process : {ranks, int64_t{-1}}) {
+          const Rates rates(profile, ranks, in_process);
+          for (const Work& work : works) {
+            const WorkTime time = rates.Of(work);
+            EXPECT_TRUE(std::isfinite(time.seconds) && time.seconds > 0) << work.kind << " " << value << " " << device;
+            EXPECT_GE(time.spread, 0) << work.kind << " " << value;
+          }
         }
       }
     }

@@ -28,6 +28,7 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Value;
 
 // Four layers and three micro-batches, of which calibrating takes two.
 Job SmallJobOfTwoRanks() {
@@ -79,7 +80,14 @@ TEST(Calibrate, MeasuresEveryWorkOfAJob) {
     job.sharding.accumulation = accumulation;
     const std::set<std::string> works = WorksOf(job);
     EXPECT_GT(works.size(), 20u);
-    for (const std::string& work : works) EXPECT_TRUE(measured.count(work)) << work;
+    int collectives = 0;
+    for (const std::string& work : works) {
+      EXPECT_TRUE(measured.count(work)) << work;
+      if (!Value(work, ContainsRegex("^(AllGather|ReduceScatterSum|AllReduceSum) "))) continue;
+      ++collectives;
+      EXPECT_TRUE(measured.count(KindBetweenProcesses(work))) << work;
+    }
+    EXPECT_GT(collectives, 2);
   }
 }
 

@@ -75,7 +75,8 @@ const auto kDevice = [] { return CreateCpuDevice(); };
 INSTANTIATE_TEST_SUITE_P(
     Gloo, CommunicatorConformance,
     ::testing::Values(
-        CommunicatorCase{"OneRankEach", kDevice, [](int size, Device&) { return Create(Blocks(size, size)); }},
+        CommunicatorCase{"OneRankEach", kDevice,
+                         [](int size, Device&) { return *CreateGlooGroupOfThreads("all", size); }},
         CommunicatorCase{"OneProcess", kDevice, [](int size, Device&) { return Create(Blocks(size, 1)); }},
         CommunicatorCase{"OneRankEachOverTcp", kDevice,
                          [](int size, Device&) { return Create(Blocks(size, size), {.read_memory = false}); }},
