@@ -142,8 +142,10 @@ Rates::Curve Rates::CurveOf(const Work& work) const {
 
 // Ranks follow one another in processes, and processes on hosts.
 WorkTime Rates::Of(const Work& work) const {
-  const int64_t reach = work.group_ranks * work.group_stride;  // From the first rank of a group to beyond its last one.
-  if (profile_.device() != "CPU" || work.work_class != WorkClass::kCollective || reach <= ranks_in_process_) {
+  // Whether a group, whose ranks lie among so many that follow one another, has ranks of several processes or hosts.
+  const int64_t among = std::max<int64_t>(1, work.group_ranks * work.group_stride);
+  const auto spans = [&](int64_t ranks_in_each) { return ranks_in_each % among != 0; };
+  if (profile_.device() != "CPU" || work.work_class != WorkClass::kCollective || !spans(ranks_in_process_)) {
     return WithinProcess(work);
   }
   Work between = work;
@@ -156,7 +158,7 @@ WorkTime Rates::Of(const Work& work) const {
     on_host.how = Knowledge::kEstimated;
     on_host.spread += kSpreadOfLikeKinds;
   }
-  if (reach <= ranks_on_host_) return on_host;
+  if (!spans(ranks_on_host_)) return on_host;
   const double of_links = Bounded(HostLinkSecondsOf(work, profile_, ranks_on_host_, ranks_in_process_));
   if (of_links <= on_host.seconds) return on_host;
   return {.seconds = of_links, .how = Knowledge::kEstimated, .spread = kSpreadOfRates};

@@ -344,6 +344,7 @@ TEST(Rates, OnCpusCollectivesTakeTheRateOfTheirProcessesAndHosts) {
   EXPECT_NEAR(processes.Of(gather(1)).seconds, 1e-3, 1e-9);
   EXPECT_NEAR(processes.Of(gather(2)).seconds, 3e-3, 1e-9);
   EXPECT_EQ(processes.Of(gather(2)).how, Knowledge::kMeasured);
+  EXPECT_NEAR(Rates(profile, 4, /*ranks_in_process=*/3).Of(gather(1)).seconds, 3e-3, 1e-9) << "ranks 2 and 3";
 
   proto::Link& link = *profile.add_links();
   link.set_ends(proto::Link::HOSTS);
