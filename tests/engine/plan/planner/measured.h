@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/plan/planner/job_plan.h"
@@ -14,7 +15,8 @@
 
 namespace shale {
 
-// Returns the profile of a machine on which all works of these plans were measured.
+// Returns the profile of a machine on which all works of these plans were measured, between threads and between
+// processes.
 inline proto::MachineProfile MeasuredFor(const std::vector<JobPlan>& plans) {
   proto::MachineProfile profile;
   profile.set_name("small");
@@ -31,6 +33,10 @@ inline proto::MachineProfile MeasuredFor(const std::vector<JobPlan>& plans) {
       added.set_bytes(work.bytes());
       added.set_seconds(1e-6 + 1e-9 * (work.flops + work.bytes() + work.sent_bytes));
       added.set_ranks_on_host(mesh.ranks());
+      if (work.work_class != WorkClass::kCollective) return;
+      proto::MeasuredWork between = added;
+      between.set_kind(KindBetweenProcesses(work.kind));
+      *profile.add_works() = std::move(between);
     });
   }
   return profile;
