@@ -25,10 +25,12 @@ void AddJobFlags(CommandLine& line, PlanFlags& flags) {
   line.Integer("hosts",
                "With --machine: plans for this many hosts, with a rank on each device; 0: for the ranks of the job.", 0,
                int64_t{1} << 20, &flags.hosts);
-  line.Integer("processes",
-               "Predicts the seconds of ranks in this many processes, as a launcher starts them; 0: of one process on "
-               "each host, whose ranks are threads. It makes a difference on CPUs.",
-               0, int64_t{1} << 20, &flags.processes);
+  line.Integer(
+      "processes",
+      "Predicts the seconds of ranks in this many processes, as a launcher starts them; 0: of one process on "
+      "each host, whose ranks are threads. It makes a difference on CPUs. --explain and --search compare settings as "
+      "of threads, as a run does that decides by seconds.",
+      0, int64_t{1} << 20, &flags.processes);
 }
 
 // Those that say what is printed and written.

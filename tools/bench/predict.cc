@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -172,31 +173,51 @@ std::string Summary(const std::string& what, std::vector<double> errors) {
                          100 * *std::max_element(errors.begin(), errors.end()));
 }
 
-// Returns a line about alternatives: cells of the same model and dtype on as many ranks, with the same tokens.
-std::string OrderSummary(const std::vector<const Run*>& runs) {
-  constexpr double kDifferent = 1.08;
+// How many times as long as another job a job takes, in logarithms, by steps that took turns.
+struct LogRatio {
+  double mean = 0, standard_error = 0;
+};
+LogRatio LogRatioOf(const std::vector<double>& seconds, const std::vector<double>& other) {
+  const auto count = static_cast<double>(seconds.size());
+  LogRatio ratio;
+  double squares = 0;
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    const double log = std::log(seconds[i] / other[i]);
+    ratio.mean += log / count;
+    squares += log * log;
+  }
+  const double variance = std::max(0.0, squares / count - ratio.mean * ratio.mean);
+  ratio.standard_error = count > 1 ? std::sqrt(variance / (count - 1)) : std::numeric_limits<double>::infinity();
+  return ratio;
+}
+
+// Returns a line about alternatives that took turns: cells of the same model and dtype on as many ranks, with the same
+// tokens. Those count of which the steps show, beyond two standard errors, that they differ by more than 8 %.
+std::string OrderSummary(const std::vector<Group>& groups) {
+  const double different = std::log(1.08);
   int64_t pairs = 0, right = 0;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      if (runs[i]->cell->alternatives != runs[j]->cell->alternatives) continue;
-      const double measured = Mean(runs[i]->timed.seconds) / Mean(runs[j]->timed.seconds);
-      if (std::max(measured, 1 / measured) < kDifferent) continue;
-      ++pairs;
-      right += (measured > 1) == (runs[i]->predicted > runs[j]->predicted);
+  for (const Group& group : groups) {
+    for (size_t i = 0; i < group.runs.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        const Run &a = group.runs[i], &b = group.runs[j];
+        if (a.cell->alternatives != b.cell->alternatives) continue;
+        const LogRatio measured = LogRatioOf(a.timed.seconds, b.timed.seconds);
+        if (std::abs(measured.mean) - 2 * measured.standard_error < different) continue;
+        ++pairs;
+        right += (measured.mean > 0) == (a.predicted > b.predicted);
+      }
     }
   }
   if (pairs == 0) return "";
-  return absl::StrFormat("alternatives that differ by more than 8 %%: %d of %d pairs are in the right order\n", right,
-                         pairs);
+  return absl::StrFormat("alternatives that surely differ by more than 8 %%: %d of %d pairs are in the right order\n",
+                         right, pairs);
 }
 
 void Print(const std::vector<Group>& groups) {
   MarkdownTable table({{"cell", true}, {"measured"}, {"spread"}, {"predicted"}, {"error"}, {"left out"}});
-  std::vector<const Run*> runs;
   std::vector<double> errors, left_out_errors;
   for (const Group& group : groups) {
     for (const Run& run : group.runs) {
-      runs.push_back(&run);
       errors.push_back(ErrorOf(run.predicted, run));
       if (run.left_out > 0) left_out_errors.push_back(ErrorOf(run.left_out, run));
       const auto [least, most] = std::minmax_element(run.timed.seconds.begin(), run.timed.seconds.end());
@@ -207,7 +228,7 @@ void Print(const std::vector<Group>& groups) {
     }
   }
   std::printf("%s\n%s%s%s", table.ToString().c_str(), Summary("calibrated", errors).c_str(),
-              Summary("the model left out of the profile", left_out_errors).c_str(), OrderSummary(runs).c_str());
+              Summary("the model left out of the profile", left_out_errors).c_str(), OrderSummary(groups).c_str());
 }
 
 absl::Status Main(const Flags& flags) {

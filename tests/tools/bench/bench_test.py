@@ -272,8 +272,8 @@ class BenchTest(unittest.TestCase):
         result = self.call(_PREDICT, f"--model={self.small_job()}", "--cells=4", "--steps=2")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual([row[0] for row in self.rows(result.stdout, "cell")],
-                         ["small fp32 W1 K2 SHARDED NONE in backward", "small fp32 W1 K2 NO_SYNC NONE in backward",
-                          "small fp32 W2 K2 NO_SYNC BLOCK in backward", "small bf16 W1 K1 NONE"])
+                         ["small fp32 W1 K2 SHARDED BLOCK in backward", "small bf16 W1 K2 NO_SYNC BLOCK",
+                          "small bf16 W2 processes K1 NONE", "small bf16 W2 processes K2 SHARDED BLOCK in backward"])
         self.assertRegex(result.stdout, r"calibrated: 4 cells, median error [\d.]+ %, \d+ % of them within 10 %")
 
     def test_search(self):
