@@ -29,7 +29,7 @@ void AddJobFlags(CommandLine& line, PlanFlags& flags) {
       "processes",
       "Predicts the seconds of ranks in this many processes, as a launcher starts them; 0: of one process on "
       "each host, whose ranks are threads. It makes a difference on CPUs. --explain and --search compare settings as "
-      "of threads, as a run does that decides by seconds.",
+      "of one process on each host, as a run does.",
       0, int64_t{1} << 20, &flags.processes);
 }
 
@@ -115,6 +115,13 @@ void AddPlanFlags(CommandLine& line, PlanFlags& flags) {
 absl::Status CheckPlanFlags(const PlanFlags& flags) {
   if (flags.hosts > 0 && flags.machine.empty()) {
     return absl::InvalidArgumentError("--hosts needs a machine; name one with --machine");
+  }
+  if (flags.processes > 0 && flags.processes < flags.hosts) {
+    return absl::InvalidArgumentError(absl::StrCat("--processes: found ", flags.processes, " on --hosts=", flags.hosts,
+                                                   "; each host has at least one"));
+  }
+  if (flags.processes > 0 && !flags.fit.empty()) {
+    return absl::InvalidArgumentError("--fit looks for what fits, whatever the processes are; leave --processes out");
   }
   if (!flags.trace.empty() && flags.html.empty()) {
     return absl::InvalidArgumentError("--trace is shown in the page of a plan; add --html=FILE");

@@ -198,6 +198,10 @@ class PlanTest(unittest.TestCase):
         self.refused("name one with --machine", f"--job={_JOBS}/quickstart.textproto", "--hosts=2")
         self.refused("--processes: found 9; the job has 2 ranks", f"--job={_JOBS}/quickstart.textproto",
                      "--processes=9")
+        self.refused("--processes: found 1 on --hosts=2", f"--job={_JOBS}/quickstart.textproto", "--machine=h100x8",
+                     "--hosts=2", "--processes=1")
+        self.refused("leave --processes out", f"--job={_JOBS}/quickstart.textproto", "--processes=2",
+                     "--fit=sharding.ranks")
         self.refused(r"compute capability 8\.0; GPUs multiply fp8 matrices from 8\.9 on", "--machine=a100x8",
                      f"--job={_JOBS}/llama3_8b.textproto", "--set=precision={compute: BF16 matmuls: FP8}")
         self.refused(r"compute capability 10\.0; cuBLASLt multiplies fp8 matrices with blockwise scales on 9\.0 alone",

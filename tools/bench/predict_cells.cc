@@ -17,13 +17,14 @@ namespace {
 struct Setting {
   const char* name;
   std::vector<std::string> overrides;
+  bool processes = false;  // As Cell::processes.
 };
 using Settings = std::vector<Setting>;
 
 const Settings kPrecisions = {{"fp32", {"precision.compute=FP32"}}, {"bf16", {"precision.compute=BF16"}}};
-constexpr char kProcesses[] = " processes";
-const Settings kRanks = {
-    {"W1", {"sharding.ranks=1"}}, {"W2", {"sharding.ranks=2"}}, {kProcesses, {"sharding.ranks=2"}}};
+const Settings kRanks = {{"W1", {"sharding.ranks=1"}},
+                         {"W2", {"sharding.ranks=2"}},
+                         {"W2 processes", {"sharding.ranks=2"}, /*processes=*/true}};
 const Settings kAccumulations = {{"K1", {}},
                                  {"K2 SHARDED", {"sharding.accumulation=SHARDED"}},
                                  {"K2 NO_SYNC", {"sharding.accumulation=NO_SYNC"}},
@@ -57,10 +58,9 @@ absl::Status AddCells(const std::string& path, const std::vector<std::string>& s
             for (const Setting* setting : {&precision, &ranks, &accumulation, &preset, &update}) {
               overrides.insert(overrides.end(), setting->overrides.begin(), setting->overrides.end());
             }
-            const bool processes = ranks.name == kProcesses;  // Of the shape of two threads.
-            const std::string shape =
-                absl::StrCat(model.name, " ", precision.name, " ", processes ? kRanks[1].name : ranks.name);
-            const std::string places = absl::StrCat(shape, processes ? kProcesses : "");
+            const std::string model_in = absl::StrCat(model.name, " ", precision.name, " ");
+            const std::string shape = absl::StrCat(model_in, ranks.processes ? kRanks[1].name : ranks.name);
+            const std::string places = absl::StrCat(model_in, ranks.name);
             std::string name = absl::StrCat(places, " ", accumulation.name, " ", preset.name);
             if (*update.name != 0) absl::StrAppend(&name, " ", update.name);
             absl::StatusOr<Job> job = LoadJob(path, overrides);
@@ -75,7 +75,7 @@ absl::Status AddCells(const std::string& path, const std::vector<std::string>& s
                              .shape = shape,
                              .alternatives = absl::StrCat(places, one ? " K1" : " K2"),
                              .job = *std::move(job),
-                             .processes = processes});
+                             .processes = ranks.processes});
           }
         }
       }

@@ -422,8 +422,8 @@ Predictor& Drafter::PredictorOf() {
   return *predictor_;
 }
 
-// Of ranks that are threads: a job has the same bits in any number of processes, so what is decided by seconds does not
-// depend on them.
+// As if each host had one process: a job has the same bits in any number of processes, so what is decided by seconds
+// does not depend on them.
 StepFacts Drafter::FactsOf(const Job& job, const Draft& draft) const {
   StepFacts facts = FactsOfSeconds(job, draft.options.mesh, *machine_.profile, {.hosts = machine_.hosts});
   facts.graphs = UsesGraphs(job, draft.options.accumulation);  // That of `job` may be AUTO.

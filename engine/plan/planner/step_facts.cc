@@ -26,11 +26,11 @@ StepFacts FactsOfSeconds(const Job& job, const Mesh& mesh, const proto::MachineP
       std::min(ranks, places.hosts > 0 ? CeilDivide(ranks, places.hosts)
                       : on_cpu         ? ranks
                                        : devices * std::max<int64_t>(1, job.runtime.ranks_per_device));
-  const int64_t ranks_in_process = places.processes > 0 ? CeilDivide(ranks, places.processes) : ranks_on_host;
+  const int64_t hosts = CeilDivide(ranks, ranks_on_host);
   return {.mesh = mesh,
           .ranks_on_host = ranks_on_host,
-          .ranks_in_process = std::min(ranks_on_host, ranks_in_process),
-          .threads_per_rank = ThreadsPerRank(job.runtime, ranks, machine.threads()),
+          .processes = std::clamp(places.processes, hosts, ranks),
+          .threads_per_rank = ThreadsPerRank(job.runtime, on_cpu ? ranks_on_host : ranks, machine.threads()),
           .graphs = UsesGraphs(job),
           .narrow = job.precision.compute != ComputePrecision::kFloat32,
           .tokens = static_cast<double>(job.batch.global_batch) * static_cast<double>(job.batch.sequence_length)};

@@ -15,8 +15,8 @@ namespace shale {
 
 // Where the ranks of a job run. 0: not known.
 struct RankPlaces {
-  int64_t hosts = 0;      // As many ranks on each.
-  int64_t processes = 0;  // On all hosts together, with as many ranks in each.
+  int64_t hosts = 0;      // With as many ranks on each, as far as they go.
+  int64_t processes = 0;  // On all hosts together.
 };
 
 // Returns the facts of a job with this training graph and mesh, whose ranks run in these places. If the hosts are not

@@ -34,12 +34,11 @@ struct KnownByText {
 
 }  // namespace
 
-// The works of steps with the same mesh, ranks on a host and in a process, and threads of a rank. Any thread may call
-// Of.
+// The works of steps with the same mesh, ranks on a host, processes and threads of a rank. Any thread may call Of.
 class Predictor::Works {
  public:
   Works(const proto::MachineProfile& profile, const StepFacts& facts)
-      : facts_(facts), profile_(profile), rates_(profile, facts.ranks_on_host, facts.ranks_in_process) {}
+      : facts_(facts), profile_(profile), rates_(profile, facts.layout()) {}
 
   // Returns the work of an instruction. Works of one program with equal texts take the time of the first of them.
   const Known& Of(const Instruction& issued, KnownByText& of_program) {
@@ -66,11 +65,12 @@ class Predictor::Works {
     known.alone.seconds = known.time.seconds;
     known.alone.waits_for_ranks = work.work_class == WorkClass::kCollective;
     // What others take from a shared work is in its time already.
-    if (!known.time.shared) known.alone.uses = UsesOf(work, known.time.seconds);
+    if (!known.time.shared) known.alone.uses = UsesOf(work, known.time);
     return known;
   }
 
-  std::array<double, kResources> UsesOf(const Work& work, double seconds) const {
+  std::array<double, kResources> UsesOf(const Work& work, const WorkTime& of_work) const {
+    const double seconds = of_work.seconds;
     const bool on_cpu = profile_.device() == "CPU";
     std::array<double, kResources> uses = {};
     double& processors = uses[static_cast<size_t>(Resource::kProcessors)];
@@ -85,6 +85,10 @@ class Predictor::Works {
       case WorkClass::kCopy: processors = on_cpu ? 1.0 / static_cast<double>(facts_.threads_per_rank) : 0; break;
       case WorkClass::kCollective:
         processors = on_cpu ? 1.0 / static_cast<double>(facts_.threads_per_rank) : kCollectiveProcessors;
+        if (on_cpu && of_work.link_seconds > 0) {
+          processors *= of_work.copy_seconds / seconds;
+          uses[static_cast<size_t>(Resource::kHostLinks)] = of_work.link_seconds / seconds;
+        }
         if (on_cpu) break;
         const CollectiveTime time = CollectiveTimeOf(work, profile_, facts_.ranks_on_host);
         uses[static_cast<size_t>(Resource::kDeviceLinks)] = std::min(1.0, time.device_seconds / seconds);
@@ -222,8 +226,8 @@ Predictor::~Predictor() = default;
 
 Predictor::Works& Predictor::WorksOf(const StepFacts& facts) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<Works>& works = works_[{facts.mesh.replicate, facts.mesh.shard, facts.ranks_on_host,
-                                          facts.ranks_in_process, facts.threads_per_rank}];
+  std::unique_ptr<Works>& works =
+      works_[{facts.mesh.replicate, facts.mesh.shard, facts.ranks_on_host, facts.processes, facts.threads_per_rank}];
   if (works == nullptr) works = std::make_unique<Works>(profile_, facts);
   return *works;
 }

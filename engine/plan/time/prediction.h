@@ -36,7 +36,7 @@ double MfuOf(double flops, double seconds, double peak_flops, int64_t ranks);
 struct StepFacts {
   Mesh mesh;
   int64_t ranks_on_host = 1;     // Ranks of the job that share a host.
-  int64_t ranks_in_process = 1;  // And a process. Counts on CPUs.
+  int64_t processes = 1;         // On all hosts together. Counts on CPUs.
   int64_t threads_per_rank = 1;  // On CPUs.
   bool graphs = false;           // runtime.graphs
   bool narrow = false;           // Computes in 16 bits, so that MFU refers to the peak of these.
@@ -44,6 +44,8 @@ struct StepFacts {
   double flops_per_token = 0;    // That MFU counts.
   // The part of them that multiplies fp8 matrices, for which MFU refers to the peak of fp8.
   double float8_flops_per_token = 0;
+
+  RankLayout layout() const { return {.ranks_on_host = ranks_on_host, .ranks = mesh.ranks(), .processes = processes}; }
 };
 
 // What takes the time of a step: the classes of works on the critical path, and what no work explains.
@@ -123,7 +125,7 @@ class Predictor {
 
   const proto::MachineProfile& profile_;
   std::mutex mutex_;  // Guards works_.
-  // By what their seconds depend on: the axes of the mesh, ranks on a host and in a process, and threads of a rank.
+  // By what their seconds depend on: the axes of the mesh, ranks on a host, processes, and threads of a rank.
   std::map<std::array<int64_t, 5>, std::unique_ptr<Works>> works_;
 };
 

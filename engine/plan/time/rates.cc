@@ -75,17 +75,57 @@ absl::string_view ToString(Knowledge knowledge) {
   return "?";
 }
 
-Rates::Rates(const proto::MachineProfile& profile, int64_t ranks_on_host, int64_t ranks_in_process)
+Crossing CrossingOf(int64_t group_ranks, int64_t group_stride, const RankLayout& layout) {
+  const int64_t size = std::max<int64_t>(1, group_ranks), stride = std::max<int64_t>(1, group_stride);
+  const int64_t ranks = std::max(layout.ranks, size * stride);
+  const int64_t hosts = CeilDivide(ranks, std::max<int64_t>(1, layout.ranks_on_host));
+  const int64_t processes = std::clamp(layout.processes, hosts, ranks);
+  // Process p begins at rank p * ranks / processes.
+  const auto process_of = [&](int64_t rank) { return ((rank + 1) * processes - 1) / ranks; };
+  struct OnHost {
+    int64_t host = 0, ranks = 0, processes = 0;  // Of one group.
+  };
+  std::vector<OnHost> group;
+  std::vector<double> gathered(hosts), reduced(hosts);
+  Crossing crossing;
+  for (int64_t first = 0; first < ranks; ++first) {
+    if (first / stride % size != 0) continue;  // It is not the first of its group.
+    group.clear();
+    int64_t of_group = 0, members = 0, last_process = -1;
+    for (int64_t rank = first; rank < std::min(ranks, first + size * stride); rank += stride, ++members) {
+      const int64_t process = process_of(rank), host = process * hosts / processes;
+      if (group.empty() || group.back().host != host) group.push_back({.host = host});
+      ++group.back().ranks;
+      if (process == last_process) continue;
+      last_process = process;
+      ++group.back().processes;
+      ++of_group;
+    }
+    crossing.processes |= of_group > 1;
+    crossing.hosts |= group.size() > 1;
+    for (const OnHost& here : group) {
+      const double share = static_cast<double>(here.ranks) / static_cast<double>(size);
+      gathered[here.host] += share * static_cast<double>(of_group - here.processes);
+      reduced[here.host] += share * static_cast<double>(members - here.ranks);
+    }
+  }
+  crossing.gathered = *std::max_element(gathered.begin(), gathered.end());
+  crossing.reduced = *std::max_element(reduced.begin(), reduced.end());
+  return crossing;
+}
+
+Rates::Rates(const proto::MachineProfile& profile, const RankLayout& layout)
     : profile_(profile),
-      ranks_on_host_(std::max<int64_t>(1, ranks_on_host)),
-      ranks_in_process_(std::max<int64_t>(1, ranks_in_process)) {
+      layout_{.ranks_on_host = std::max<int64_t>(1, layout.ranks_on_host),
+              .ranks = layout.ranks,
+              .processes = layout.processes} {
   profile_.clear_works();
   // Works that were measured with as many ranks on a host come first, and then count alone.
   for (const bool alike : {true, false}) {
     std::map<std::string, std::vector<Point>, std::less<>> found;
     found.swap(points_);
     for (const proto::MeasuredWork& work : profile.works()) {
-      const bool is_alike = std::max<int64_t>(1, work.ranks_on_host()) == ranks_on_host_;
+      const bool is_alike = std::max<int64_t>(1, work.ranks_on_host()) == layout_.ranks_on_host;
       if (is_alike == alike && found.find(work.kind()) == found.end()) Add(work);
     }
     points_.merge(found);
@@ -97,13 +137,13 @@ void Rates::Add(const proto::MeasuredWork& measured) {
   if (!(seconds > 0) || !std::isfinite(seconds)) return;
   const double ranks = static_cast<double>(std::max<int64_t>(1, measured.ranks_on_host()));
   // Ranks on CPUs divide the cores of their host.
-  if (profile_.device() == "CPU") seconds *= static_cast<double>(ranks_on_host_) / ranks;
+  if (profile_.device() == "CPU") seconds *= static_cast<double>(layout_.ranks_on_host) / ranks;
   Point point{.flops = std::max(0.0, measured.flops()),
               .bytes = std::max(0.0, measured.bytes()),
               .log_seconds = std::log(Bounded(seconds)),
               .spread = std::isfinite(measured.spread()) ? std::clamp(measured.spread(), 0.0, 1.0) : 1.0,
               .count = static_cast<double>(std::max<int64_t>(1, measured.count())),
-              .shared = ranks > 1 && static_cast<int64_t>(ranks) == ranks_on_host_};
+              .shared = ranks > 1 && static_cast<int64_t>(ranks) == layout_.ranks_on_host};
   point.coordinates = CoordinatesOf(measured.sizes(), measured.kind(), profile_.device() == "CUDA");
   std::vector<Point>& points = points_[measured.kind()];
   const auto equal =
@@ -132,7 +172,7 @@ Rates::Curve Rates::CurveOf(const Work& work) const {
   curve.exact = false;
   const auto add_all = [&](absl::string_view alike) {
     for (const auto& [kind, points] : points_) {
-      if (BeginsWithWords(kind, alike)) add(points);
+      if (BeginsWithWords(kind, alike) && IsBetweenProcesses(kind) == IsBetweenProcesses(work.kind)) add(points);
     }
   };
   add_all(WordsOfLikeKinds(work.kind));
@@ -140,28 +180,30 @@ Rates::Curve Rates::CurveOf(const Work& work) const {
   return curve;
 }
 
-// Ranks follow one another in processes, and processes on hosts.
 WorkTime Rates::Of(const Work& work) const {
-  // Whether a group, whose ranks lie among so many that follow one another, has ranks of several processes or hosts.
-  const int64_t among = std::max<int64_t>(1, work.group_ranks * work.group_stride);
-  const auto spans = [&](int64_t ranks_in_each) { return ranks_in_each % among != 0; };
-  if (profile_.device() != "CPU" || work.work_class != WorkClass::kCollective || !spans(ranks_in_process_)) {
-    return WithinProcess(work);
-  }
+  if (profile_.device() != "CPU" || work.work_class != WorkClass::kCollective) return WithinProcess(work);
+  const Crossing crossing = CrossingOf(work.group_ranks, work.group_stride, layout_);
+  if (!crossing.processes) return WithinProcess(work);
+  WorkTime time = BetweenProcesses(work);
+  if (!crossing.hosts) return time;
+  time.copy_seconds = time.seconds;
+  time.link_seconds = Bounded(HostLinkSecondsOf(work, profile_, crossing));
+  time.seconds = std::max(time.copy_seconds, time.link_seconds);
+  time.how = Knowledge::kEstimated;
+  time.spread = std::max(time.spread, kSpreadOfRates);
+  time.shared = false;
+  return time;
+}
+
+WorkTime Rates::BetweenProcesses(const Work& work) const {
   Work between = work;
   between.kind = KindBetweenProcesses(work.kind);
-  WorkTime on_host;
-  if (const Curve curve = CurveOf(between); !curve.points.empty()) {
-    on_host = OfCurve(curve, between);
-  } else {  // Takes them for threads.
-    on_host = WithinProcess(work);
-    on_host.how = Knowledge::kEstimated;
-    on_host.spread += kSpreadOfLikeKinds;
-  }
-  if (!spans(ranks_on_host_)) return on_host;
-  const double of_links = Bounded(HostLinkSecondsOf(work, profile_, ranks_on_host_, ranks_in_process_));
-  if (of_links <= on_host.seconds) return on_host;
-  return {.seconds = of_links, .how = Knowledge::kEstimated, .spread = kSpreadOfRates};
+  if (const Curve curve = CurveOf(between); !curve.points.empty()) return OfCurve(curve, between);
+  if (RateOf(between) != RateOf(work)) return Estimate(between);
+  WorkTime time = WithinProcess(work);  // Takes them for threads.
+  time.how = Knowledge::kEstimated;
+  time.spread += kSpreadOfLikeKinds;
+  return time;
 }
 
 WorkTime Rates::WithinProcess(const Work& work) const {
@@ -207,14 +249,14 @@ double Rates::EstimatedSeconds(const Work& work) const {
   const proto::KindRate* const rate = RateOf(work);
   const bool on_cpu = profile_.device() == "CPU";
   if (rate == nullptr && !on_cpu && work.work_class == WorkClass::kCollective) {
-    return CollectiveSecondsOf(work, profile_, ranks_on_host_);
+    return CollectiveSecondsOf(work, profile_, layout_.ranks_on_host);
   }
   if (rate == nullptr && !on_cpu && work.work_class != WorkClass::kArithmetic &&
       work.work_class != WorkClass::kMemory) {
     return HostCopySeconds(work.bytes(), profile_);
   }
   // The peaks of a CPU are those of its host, which the ranks on it divide.
-  const double divided = on_cpu ? 1.0 / static_cast<double>(ranks_on_host_) : 1.0;
+  const double divided = on_cpu ? 1.0 / static_cast<double>(layout_.ranks_on_host) : 1.0;
   const bool is_float8 = MultipliesFloat8(work.kind);
   // What multiplies fp8 matrices, with whatever result, is no slower than in bf16 if its own peak is not known.
   const bool narrow = is_float8 || absl::StrContains(work.kind, "f16");
@@ -283,23 +325,15 @@ CollectiveTime CollectiveTimeOf(const Work& work, const proto::MachineProfile& p
   return time;
 }
 
-double HostLinkSecondsOf(const Work& work, const proto::MachineProfile& profile, int64_t ranks_on_host,
-                         int64_t ranks_in_process) {
-  const int64_t ranks = std::max<int64_t>(1, work.group_ranks), stride = std::max<int64_t>(1, work.group_stride);
-  const int64_t per_host = std::clamp<int64_t>(ranks_on_host / stride, 1, ranks);
-  const int64_t per_process = std::clamp<int64_t>(ranks_in_process / stride, 1, per_host);
-  const int64_t hosts = CeilDivide(ranks, per_host), groups = std::max<int64_t>(1, ranks_on_host / per_host);
-  if (hosts == 1) return 0;
-  const bool reduces_all = absl::StartsWith(work.kind, "AllReduceSum"),
-             gathers = absl::StartsWith(work.kind, "AllGather");
-  // Of a rank's full vector, what concerns ranks on other hosts.
-  const double full_bytes = work.sent_bytes / (reduces_all ? 2 : 1) / (1 - 1 / static_cast<double>(ranks));
-  const double elsewhere = full_bytes * (1 - 1 / static_cast<double>(hosts));
-  double sent_by_host = 0;
-  if (gathers || reduces_all) sent_by_host += elsewhere * static_cast<double>(CeilDivide(per_host, per_process));
-  if (!gathers) sent_by_host += elsewhere * static_cast<double>(per_host);
+double HostLinkSecondsOf(const Work& work, const proto::MachineProfile& profile, const Crossing& crossing) {
+  if (work.group_ranks < 2) return 0;
+  const bool gathers = absl::StartsWith(work.kind, "AllGather"), all = absl::StartsWith(work.kind, "AllReduceSum");
+  const double full_bytes =
+      work.sent_bytes / (all ? 2 : 1) / (1 - 1 / static_cast<double>(work.group_ranks));  // See Work::sent_bytes.
+  const double sent = (gathers || all ? crossing.gathered : 0) + (gathers ? 0 : crossing.reduced);
+  const double messages = all || absl::StartsWith(work.kind, "AllToAll") ? 2 : 1;
   const LinkSpeed link = SpeedOf(profile, proto::Link::HOSTS);
-  return link.latency_seconds + sent_by_host * static_cast<double>(groups) / link.bytes_per_second;
+  return messages * link.latency_seconds + sent * full_bytes / link.bytes_per_second;
 }
 
 double HostCopySeconds(double bytes, const proto::MachineProfile& profile) {

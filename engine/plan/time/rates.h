@@ -31,14 +31,36 @@ struct WorkTime {
   // The seconds were measured while other ranks of the host ran the same step, so they have in them what streams and
   // ranks take from each other.
   bool shared = false;
+  // If ranks on CPUs of several hosts meet: how long of `seconds` they copy, and the link of a host is busy. They may
+  // do both at once.
+  double copy_seconds = 0, link_seconds = 0;
 };
+
+// Where the ranks of a job run. Processes hold ranks that follow one another (RanksOfProcess in
+// engine/cluster/launch/joined_processes.h), and hosts such processes, as evenly as that goes.
+struct RankLayout {
+  int64_t ranks_on_host = 1;  // The most that a host has.
+  // Count on CPUs only.
+  int64_t ranks = 1;      // Of the job.
+  int64_t processes = 1;  // On all hosts together.
+};
+
+// What the groups of a collective cross.
+struct Crossing {
+  bool processes = false, hosts = false;  // Whether a group has ranks in several of them.
+  // What the host that sends most sends to others over its link, of all its groups: in full vectors of one rank, if the
+  // groups gather and if they reduce. Ranks in several processes send to one another directly
+  // (sharding/comm/gloo/gloo.h). A rank sends its shard once to each other process of its group; to reduce, it sends
+  // each other rank the part that this one sums.
+  double gathered = 0, reduced = 0;
+};
+// The ranks of a group are `group_stride` apart, as those of Work.
+Crossing CrossingOf(int64_t group_ranks, int64_t group_stride, const RankLayout& layout);
 
 // Copies what it needs from the profile. Any thread may call Of.
 class Rates {
  public:
-  // `ranks_on_host` ranks of the job share a host, and `ranks_in_process` of them a process. On GPUs it does not matter
-  // how many share a process.
-  Rates(const proto::MachineProfile& profile, int64_t ranks_on_host, int64_t ranks_in_process);
+  Rates(const proto::MachineProfile& profile, const RankLayout& layout);
 
   WorkTime Of(const Work& work) const;
 
@@ -61,8 +83,10 @@ class Rates {
   };
 
   void Add(const proto::MeasuredWork& measured);
-  // Returns the time of a work whose ranks are threads of a process on a CPU, or on GPUs.
+  // Return the time of a work of one rank, of ranks on GPUs, or of ranks on CPUs that are threads of one process, and
+  // that of a collective between processes of one host with CPUs.
   WorkTime WithinProcess(const Work& work) const;
+  WorkTime BetweenProcesses(const Work& work) const;
   WorkTime OfCurve(const Curve& curve, const Work& work) const;
   // Returns the points of the work's kind, or, if there are none, those of all like kinds, which have the same first
   // two words, or three if the second says whose kernels compute the op. If there are none of these either, and a CPU
@@ -73,7 +97,7 @@ class Rates {
   const proto::KindRate* RateOf(const Work& work) const;
 
   proto::MachineProfile profile_;  // Without works.
-  int64_t ranks_on_host_, ranks_in_process_;
+  const RankLayout layout_;
   std::map<std::string, std::vector<Point>, std::less<>> points_;  // By kind.
 };
 
@@ -97,11 +121,9 @@ inline double CollectiveSecondsOf(const Work& work, const proto::MachineProfile&
   return CollectiveTimeOf(work, profile, ranks_on_host).seconds();
 }
 
-// Returns the time of a collective whose ranks are on the CPUs of several hosts, if only the links between hosts took
-// any. The ranks send to one another directly (sharding/comm/gloo/gloo.h): what a rank gathers goes once to each
-// process that has none of it, and what ranks sum goes once to each of them. All groups of a host send at once.
-double HostLinkSecondsOf(const Work& work, const proto::MachineProfile& profile, int64_t ranks_on_host,
-                         int64_t ranks_in_process);
+// Returns how long the link of the host that sends most is busy with a collective of ranks on CPUs. An all-reduce sends
+// its parts and then their sums; an AllToAll tells how large the pieces are and then sends them.
+double HostLinkSecondsOf(const Work& work, const proto::MachineProfile& profile, const Crossing& crossing);
 
 // Returns the seconds of a copy between a GPU and its host's memory.
 double HostCopySeconds(double bytes, const proto::MachineProfile& profile);

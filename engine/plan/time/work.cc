@@ -18,6 +18,8 @@
 namespace shale {
 namespace {
 
+constexpr char kProcesses[] = " processes";  // The last word of a kind between processes.
+
 double ElementsOf(const Tensor& t) { return t.present() ? static_cast<double>(t.elements()) : 0; }
 double BytesOf(const Tensor& t) { return ElementsOf(t) * static_cast<double>(SizeOf(t.dtype)); }
 double Size(int64_t size) { return static_cast<double>(size); }
@@ -119,7 +121,8 @@ void Describe(const Collective& collective, const Mesh& mesh, Work& work) {
 
 }  // namespace
 
-std::string KindBetweenProcesses(absl::string_view kind) { return absl::StrCat("Processes ", kind); }
+std::string KindBetweenProcesses(absl::string_view kind) { return absl::StrCat(kind, kProcesses); }
+bool IsBetweenProcesses(absl::string_view kind) { return absl::EndsWith(kind, kProcesses); }
 
 bool MultipliesFloat8(absl::string_view kind) { return absl::StartsWith(kind, "MatMul f8"); }
 

@@ -45,9 +45,10 @@ struct Work {
   double bytes() const { return bytes_read + bytes_written; }
 };
 
-// Returns the kind of a collective between ranks on CPUs that are in several processes of one host. Such ranks copy
-// more than threads do.
-std::string KindBetweenProcesses(absl::string_view kind);  // "Processes AllGather f32 shard"
+// Returns the kind of a collective of this kind between ranks on CPUs that are in several processes: "AllGather f32
+// shard processes". Such ranks copy more than threads do.
+std::string KindBetweenProcesses(absl::string_view kind);
+bool IsBetweenProcesses(absl::string_view kind);
 
 // Returns whether works of this kind multiply fp8 matrices.
 bool MultipliesFloat8(absl::string_view kind);

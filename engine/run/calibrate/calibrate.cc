@@ -56,7 +56,7 @@ std::string Describe(const Job& job) {
                          ToString(job.sharding.accumulation));
 }
 
-// What was measured with as many ranks on a host.
+// Measured times, by how many ranks the host had.
 using ByRanks = std::map<int64_t, WorkTimes>;
 
 // Adds to a profile what was measured between threads, or, if `processes`, the collectives between processes.
@@ -94,8 +94,8 @@ struct Measured {
 
 // What the steps of all jobs showed.
 struct Showed {
-  ByRanks threads, processes;               // What ranks are.
-  std::set<std::string> between_processes;  // Collectives, by WorkText.
+  ByRanks threads, processes;                                  // By how ranks exchanged.
+  std::map<int64_t, std::set<std::string>> between_processes;  // WorkText of collectives, by the ranks on the host.
   std::vector<ProbedSpeed> speeds;
   int64_t after_rounds = 0;  // How often CalibrateOptions::after_round has run.
 };
@@ -117,14 +117,19 @@ absl::StatusOr<Measured> Start(Job job, const CalibrateOptions& options, bool pr
   return started;
 }
 
-// Adds the collectives of a plan to `known`, by WorkText. Returns whether one of them is new.
-bool AddCollectives(const JobPlan& plan, std::set<std::string>& known) {
-  const size_t before = known.size();
+// Returns the collectives of a plan, by WorkText.
+std::set<std::string> CollectivesOf(const JobPlan& plan) {
+  std::set<std::string> collectives;
   for (const Instruction& instruction : plan.train.step.program.instructions) {
     if (!std::holds_alternative<Collective>(instruction.action)) continue;
-    known.insert(WorkText(WorkOf(instruction, plan.options.mesh)));
+    collectives.insert(WorkText(WorkOf(instruction, plan.options.mesh)));
   }
-  return known.size() > before;
+  return collectives;
+}
+
+// Returns whether a job that could not be started for this reason is left out.
+bool IsLeftOut(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status);
 }
 
 // Jobs that take turns: those of `all` from `begin` to `end` that could be started.
@@ -142,16 +147,25 @@ struct Together {
   int64_t RoundsOfAll(int64_t done, int64_t rounds) const { return (begin * rounds + (end - begin) * done) / all; }
 };
 
-// If a job on CPUs, whose ranks are threads of `threads`, has collectives that were not measured between processes yet,
-// adds it again with ranks that exchange as processes do.
-void AddProcesses(const Job& job, const Trainer& threads, const CalibrateOptions& options, Showed& showed,
-                  Together& together) {
+// If a job on CPUs, whose ranks are threads of `threads`, has collectives that are not measured between processes yet,
+// adds it again with ranks that exchange as processes do. Leaves it out if such ranks cannot connect.
+absl::Status AddProcesses(const Job& job, const Trainer& threads, const CalibrateOptions& options, Showed& showed,
+                          Together& together) {
   const int64_t ranks = job.sharding.ranks;
-  if (job.runtime.device != DeviceType::kCpu || ranks == 1) return;
-  if (!AddCollectives(threads.plan(), showed.between_processes)) return;
+  if (job.runtime.device != DeviceType::kCpu || ranks == 1) return absl::OkStatus();
+  std::set<std::string>& known = showed.between_processes[ranks];
+  std::set<std::string> collectives = CollectivesOf(threads.plan());
+  if (std::includes(known.begin(), known.end(), collectives.begin(), collectives.end())) return absl::OkStatus();
   absl::StatusOr<Measured> started = Start(job, options, /*processes=*/true, showed.processes[ranks]);
-  if (started.ok()) return together.Add(*std::move(started));
-  if (options.progress) options.progress(absl::StrCat("left out: processes: ", started.status().message()));
+  if (started.ok()) {
+    known.merge(collectives);
+    together.Add(*std::move(started));
+    return absl::OkStatus();
+  }
+  const absl::Status& why = started.status();
+  if (!IsLeftOut(why) && !absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why)) return why;
+  if (options.progress) options.progress(absl::StrCat("between processes: left out: ", why.message()));
+  return absl::OkStatus();
 }
 
 // Runs steps of the jobs in turns.
@@ -229,18 +243,20 @@ class ProcessesBackend : public Backend {
   }
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
     SHALE_RETURN_IF_ERROR(group.CheckOneProcess());
-    return CreateGlooGroupOfThreads(group.name, group.size);
+    return CreateGlooGroupOfThreads(group.name, group.size, {.read_memory = read_memory_});
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return threads_->DefaultBudget(ranks); }
   CpuMatMuls cpu_matmuls() const override { return threads_->cpu_matmuls(); }
 
  private:
   const std::unique_ptr<Backend> threads_;
+  const bool read_memory_ = ProcessesMayReadMemory();
 };
 
 }  // namespace
 
 std::unique_ptr<Backend> WithRanksAsProcesses(std::unique_ptr<Backend> backend) {
+  SHALE_CHECK(backend->device_name().empty()) << "ranks on GPUs do not exchange through their processes";
   return std::make_unique<ProcessesBackend>(std::move(backend));
 }
 
@@ -274,10 +290,9 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
     together.end = static_cast<int64_t>(i) + 1;
     if (started.ok()) {
       tell(line);
-      AddProcesses(jobs[i], *started->trainer, options, showed, together);
+      SHALE_RETURN_IF_ERROR(AddProcesses(jobs[i], *started->trainer, options, showed, together));
       together.Add(*std::move(started));
-    } else if (absl::IsInvalidArgument(started.status()) || absl::IsResourceExhausted(started.status()) ||
-               absl::IsFailedPrecondition(started.status())) {
+    } else if (IsLeftOut(started.status())) {
       left_out = started.status();
       tell(absl::StrCat(line, ": left out: ", left_out.message()));
     } else {

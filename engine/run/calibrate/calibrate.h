@@ -28,7 +28,8 @@ std::vector<Job> CalibrationJobs(DeviceType device);
 std::vector<Job> JobsLike(const Job& job);
 
 // Returns a backend like `backend`, of ranks on CPUs in one process, but whose ranks exchange as if each were in a
-// process of its own.
+// process of its own on this host: by reading memory, or over TCP if processes may not read one another's memory.
+// REQUIRES: `backend` is of CPUs.
 std::unique_ptr<Backend> WithRanksAsProcesses(std::unique_ptr<Backend> backend);
 
 struct CalibrateOptions {

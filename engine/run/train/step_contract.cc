@@ -43,10 +43,6 @@ Alone AloneIn(std::vector<Edge> edges) {
   return alone;
 }
 
-Rates RatesOf(const StepFacts& facts, const proto::MachineProfile& machine) {
-  return Rates(machine, facts.ranks_on_host, facts.ranks_in_process);
-}
-
 }  // namespace
 
 std::string KindText(const Work& work, StreamId stream) {
@@ -85,7 +81,7 @@ StepContract::StepContract(const Job& job, const JobPlan& plan, const proto::Mac
       prediction_(PredictStep(job, plan, machine, places)),
       between_steps_seconds_(machine.between_steps_seconds()),
       mesh_(plan.options.mesh),
-      rates_(RatesOf(StepFactsOf(job, plan, machine, places), machine)),
+      rates_(machine, FactsOfSeconds(job, plan.options.mesh, machine, places).layout()),
       covered_(CoveredShare(prediction_.known)) {}
 
 double StepContract::SecondsOf(const Instruction& issued) {

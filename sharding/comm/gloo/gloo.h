@@ -65,6 +65,11 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroup(Store
 
 // Creates the communicators of all ranks of a group, which are in this process but exchange as if each were in a
 // process of its own on this host. For programs that measure such a group.
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroupOfThreads(const std::string& name, int ranks);
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroupOfThreads(const std::string& name, int ranks,
+                                                                                    const GlooOptions& options = {});
+
+// Returns whether another process of this user may read the memory of this one. If not, processes of one host exchange
+// over TCP, although threads of one process, which a group of threads has, may read their own memory.
+bool ProcessesMayReadMemory();
 
 }  // namespace shale

@@ -1,3 +1,8 @@
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -38,8 +43,8 @@ class ThreadStore : public Store {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroupOfThreads(const std::string& name,
-                                                                                    int ranks) {
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroupOfThreads(const std::string& name, int ranks,
+                                                                                    const GlooOptions& options) {
   ThreadStore store;
   GlooMembers members{.name = name, .process_of_rank = std::vector<int>(ranks)};
   std::iota(members.process_of_rank.begin(), members.process_of_rank.end(), 0);
@@ -47,7 +52,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroupOfThre
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     members.process = rank;
-    threads.emplace_back([&, rank, members] { made[rank] = CreateGlooGroup(store, members); });
+    threads.emplace_back([&, rank, members] { made[rank] = CreateGlooGroup(store, members, options); });
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<std::unique_ptr<Communicator>> communicators;
@@ -56,6 +61,20 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroupOfThre
     communicators.push_back(std::move(mine->front()));
   }
   return communicators;
+}
+
+// A child tries it. Where a process may read only its descendants, the child may not read this one either.
+bool ProcessesMayReadMemory() {
+  uint64_t here = 1, copy = 0;
+  const iovec local = {&copy, sizeof(copy)}, remote = {&here, sizeof(here)};
+  const pid_t self = getpid(), child = fork();
+  if (child == 0) _exit(process_vm_readv(self, &local, 1, &remote, 1, 0) == sizeof(copy) ? 0 : 1);
+  int status = 0;
+  if (child < 0) return false;
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return false;
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 }  // namespace shale

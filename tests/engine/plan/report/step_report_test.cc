@@ -148,22 +148,17 @@ TEST(TimeReport, SavesAndEvaluationsTakeWhatTheirProgramsAndTheDiskTake) {
   }
 }
 
-// On CPUs, ranks in several processes take longer where that was measured.
 TEST(TimeReport, TheFactsOfAStepKnowItsProcesses) {
   const proto::MachineProfile machine = NamedProfile("h100x8");
   Job job = SmallDecoderJob(false);
   job.runtime.device = DeviceType::kCpu;
   const JobPlan plan = Plan(job);
   const int64_t ranks = plan.options.mesh.ranks();
-  const auto in_process = [&](const RankPlaces& places) {
-    return StepFactsOf(job, plan, machine, places).ranks_in_process;
-  };
+  const auto processes = [&](const RankPlaces& places) { return StepFactsOf(job, plan, machine, places).processes; };
   ASSERT_GT(ranks, 1);
-  EXPECT_EQ(in_process({}), ranks);
-  EXPECT_EQ(in_process({.processes = 1}), ranks);
-  EXPECT_EQ(in_process({.processes = ranks}), 1);
-  EXPECT_EQ(in_process({.hosts = ranks}), 1);
-  EXPECT_EQ(in_process({.hosts = ranks, .processes = 1}), 1) << "a process is on one host";
+  EXPECT_EQ(processes({}), 1);
+  EXPECT_EQ(processes({.processes = ranks}), ranks);
+  EXPECT_EQ(processes({.hosts = ranks}), ranks) << "a process is on one host";
 }
 
 // One host has fast links, two share slower ones.

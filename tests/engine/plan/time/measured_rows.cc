@@ -129,7 +129,7 @@ absl::StatusOr<RowStep> PlanRow(const MeasuredRow& row, const proto::MachineProf
 
 proto::MachineProfile WithWorksOf(proto::MachineProfile profile, const std::vector<const RowStep*>& steps) {
   profile.clear_works();
-  const Rates rates(profile, 1, 1);
+  const Rates rates(profile, {});
   std::map<std::string, proto::MeasuredWork*> works;
   for (const RowStep* step : steps) {
     std::array<double, kOpClasses> sums = {};

@@ -29,7 +29,9 @@ void AddWork(proto::MachineProfile& profile, const Work& work, double seconds, i
 }
 
 // Returns the rates of ranks that are threads of one process.
-Rates RatesOf(const proto::MachineProfile& profile, int64_t ranks) { return Rates(profile, ranks, ranks); }
+Rates RatesOf(const proto::MachineProfile& profile, int64_t ranks) {
+  return Rates(profile, {.ranks_on_host = ranks, .ranks = ranks});
+}
 
 Work MatMulOf(double m, double n, double k) {
   return {.work_class = WorkClass::kArithmetic,
@@ -315,65 +317,114 @@ TEST(Rates, CollectivesTakeTheLinksOfTheirGroup) {
   EXPECT_DOUBLE_EQ(rates.Of(exchange(16)).seconds, 8.0 / 15 * 1e9 / 50e9);
 }
 
-// Groups within a process copy as threads do. Those of several processes have a rate of their own, and those of several
-// hosts take no less than the links between hosts.
-TEST(Rates, OnCpusCollectivesTakeTheRateOfTheirProcessesAndHosts) {
+// Which groups cross processes and hosts, and what the busiest host sends, by hand.
+TEST(Crossing, IsThatOfTheGroupsOfAJob) {
+  const struct {
+    const char* what;
+    int64_t size, stride;
+    RankLayout layout;
+    bool processes, hosts;
+    double gathered, reduced;
+  } cases[] = {
+      {"threads", 4, 1, {.ranks_on_host = 4, .ranks = 4, .processes = 1}, false, false, 0, 0},
+      {"a process for each", 4, 1, {.ranks_on_host = 4, .ranks = 4, .processes = 4}, true, false, 0, 0},
+      {"rows of a process", 2, 1, {.ranks_on_host = 4, .ranks = 4, .processes = 2}, false, false, 0, 0},
+      {"columns", 2, 2, {.ranks_on_host = 4, .ranks = 4, .processes = 2}, true, false, 0, 0},
+      {"processes of 1, 1 and 2 ranks", 2, 1, {.ranks_on_host = 4, .ranks = 4, .processes = 3}, true, false, 0, 0},
+      {"two hosts", 4, 1, {.ranks_on_host = 2, .ranks = 4, .processes = 2}, true, true, 0.5, 1},
+      {"each to two processes", 4, 1, {.ranks_on_host = 2, .ranks = 4, .processes = 4}, true, true, 1, 1},
+      {"both columns", 2, 2, {.ranks_on_host = 2, .ranks = 4, .processes = 2}, true, true, 1, 1},
+      // Hosts of three. Ranks 2 and 3 are a row on two hosts. Of the columns 0 2 4 and 1 3 5, the first host has two
+      // ranks and one.
+      {"a row on two hosts", 2, 1, {.ranks_on_host = 3, .ranks = 6, .processes = 2}, true, true, 0.5, 0.5},
+      {"uneven columns", 3, 2, {.ranks_on_host = 3, .ranks = 6, .processes = 2}, true, true, 1, 4.0 / 3},
+      {"uneven hosts", 5, 1, {.ranks_on_host = 3, .ranks = 5, .processes = 2}, true, true, 0.6, 1.2},
+  };
+  for (const auto& expected : cases) {
+    const Crossing crossing = CrossingOf(expected.size, expected.stride, expected.layout);
+    EXPECT_EQ(crossing.processes, expected.processes) << expected.what;
+    EXPECT_EQ(crossing.hosts, expected.hosts) << expected.what;
+    EXPECT_NEAR(crossing.gathered, expected.gathered, 1e-12) << expected.what;
+    EXPECT_NEAR(crossing.reduced, expected.reduced, 1e-12) << expected.what;
+  }
+}
+
+Work GatherOf(int64_t ranks, int64_t stride) {
+  return {.work_class = WorkClass::kCollective,
+          .kind = "AllGather f32 shard",
+          .sizes = {1e6, static_cast<double>(ranks)},
+          .bytes_read = 4e6 / static_cast<double>(ranks),
+          .bytes_written = 4e6,
+          .group_ranks = ranks,
+          .group_stride = stride,
+          .sent_bytes = 4e6 * (1 - 1 / static_cast<double>(ranks))};
+}
+
+TEST(Rates, OnCpusCollectivesBetweenProcessesHaveARateOfTheirOwn) {
   proto::MachineProfile profile = GpuProfile();
   profile.set_device("CPU");
-  const auto gather = [](int64_t stride) {
-    return Work{.work_class = WorkClass::kCollective,
-                .kind = "AllGather f32 shard",
-                .sizes = {1e6, 2},
-                .bytes_read = 2e6,
-                .bytes_written = 4e6,
-                .group_ranks = 2,
-                .group_stride = stride,
-                .sent_bytes = 2e6};
-  };
-  AddWork(profile, gather(1), 1e-3, /*ranks_on_host=*/4);
-  const Rates threads = RatesOf(profile, 4), unmeasured = Rates(profile, /*ranks_on_host=*/4, /*ranks_in_process=*/2);
-  EXPECT_NEAR(unmeasured.Of(gather(2)).seconds, 1e-3, 1e-9);
-  EXPECT_EQ(unmeasured.Of(gather(2)).how, Knowledge::kEstimated);
-  EXPECT_GT(unmeasured.Of(gather(2)).spread, threads.Of(gather(2)).spread);
+  const RankLayout threads = {.ranks_on_host = 4, .ranks = 4},
+                   processes = {.ranks_on_host = 4, .ranks = 4, .processes = 2};
+  AddWork(profile, GatherOf(2, 1), 1e-3, /*ranks_on_host=*/4);
+  EXPECT_NEAR(Rates(profile, processes).Of(GatherOf(2, 2)).seconds, 1e-3, 1e-9);
+  EXPECT_EQ(Rates(profile, processes).Of(GatherOf(2, 2)).how, Knowledge::kEstimated);
+  EXPECT_GT(Rates(profile, processes).Of(GatherOf(2, 2)).spread, Rates(profile, threads).Of(GatherOf(2, 2)).spread);
 
-  Work between = gather(1);
+  proto::MachineProfile rated = profile;  // A rate that names processes comes before what threads took.
+  rated.add_rates()->set_kind("AllGather f32 shard processes");
+  rated.mutable_rates(0)->set_bytes_per_second(1e9);
+  rated.mutable_rates(0)->set_latency_seconds(1);
+  EXPECT_NEAR(Rates(rated, processes).Of(GatherOf(2, 2)).seconds, 1 + 6e6 / 0.25e9, 1e-9);
+  EXPECT_NEAR(Rates(rated, threads).Of(GatherOf(2, 2)).seconds, 1e-3, 1e-9);
+
+  Work between = GatherOf(2, 1);
   between.kind = KindBetweenProcesses(between.kind);
+  EXPECT_EQ(between.kind, "AllGather f32 shard processes");
   AddWork(profile, between, 3e-3, /*ranks_on_host=*/4);
-  const Rates processes(profile, 4, /*ranks_in_process=*/2);
-  EXPECT_NEAR(RatesOf(profile, 4).Of(gather(2)).seconds, 1e-3, 1e-9);
-  EXPECT_NEAR(processes.Of(gather(1)).seconds, 1e-3, 1e-9);
-  EXPECT_NEAR(processes.Of(gather(2)).seconds, 3e-3, 1e-9);
-  EXPECT_EQ(processes.Of(gather(2)).how, Knowledge::kMeasured);
-  EXPECT_NEAR(Rates(profile, 4, /*ranks_in_process=*/3).Of(gather(1)).seconds, 3e-3, 1e-9) << "ranks 2 and 3";
-
-  proto::Link& link = *profile.add_links();
-  link.set_ends(proto::Link::HOSTS);
-  link.set_bytes_per_second(1e8);
-  // Each of two hosts has two ranks, in one process, and each group one rank of each host. So a host sends its shards
-  // of both groups over its link.
-  const Rates hosts(profile, /*ranks_on_host=*/2, /*ranks_in_process=*/2);
-  EXPECT_NEAR(hosts.Of(gather(2)).seconds, 2 * 2e6 / 1e8, 1e-9);
-  EXPECT_EQ(hosts.Of(gather(2)).how, Knowledge::kEstimated);
-  profile.mutable_links(0)->set_bytes_per_second(1e12);
-  EXPECT_NEAR(Rates(profile, 2, 2).Of(gather(2)).seconds, 1.5e-3, 1e-9);  // The host's cores have half as many ranks.
-  // Four ranks in one group. A host sends its half of the gathered vector to each process of the other one, and a half
-  // of each of its two ranks' vectors to be summed.
-  link.set_bytes_per_second(1e6);
-  const auto on_hosts = [&](const char* kind, double rounds, int64_t ranks_in_process) {
-    Work work = gather(1);
-    work.kind = kind;
-    work.sizes = {1e6, 4};
-    work.group_ranks = 4;
-    work.sent_bytes = rounds * 4e6 * 3 / 4;
-    return HostLinkSecondsOf(work, profile, /*ranks_on_host=*/2, ranks_in_process);
-  };
-  EXPECT_DOUBLE_EQ(on_hosts("AllGather f32 shard", 1, 2), 2);
-  EXPECT_DOUBLE_EQ(on_hosts("AllGather f32 shard", 1, 1), 4);
-  EXPECT_DOUBLE_EQ(on_hosts("ReduceScatterSum f32 shard", 1, 2), 4);
-  EXPECT_DOUBLE_EQ(on_hosts("AllReduceSum f32 shard", 2, 2), 6);
+  EXPECT_NEAR(Rates(profile, threads).Of(GatherOf(2, 2)).seconds, 1e-3, 1e-9);
+  EXPECT_NEAR(Rates(profile, processes).Of(GatherOf(2, 1)).seconds, 1e-3, 1e-9);
+  EXPECT_NEAR(Rates(profile, processes).Of(GatherOf(2, 2)).seconds, 3e-3, 1e-9);
+  EXPECT_EQ(Rates(profile, processes).Of(GatherOf(2, 2)).how, Knowledge::kMeasured);
+  // Like kinds are of the same dtype, and of processes alone or of threads alone.
+  Work like = GatherOf(2, 2);
+  like.kind = "AllGather f32 all";
+  EXPECT_NEAR(Rates(profile, threads).Of(like).seconds, 1e-3, 1e-9);
+  EXPECT_NEAR(Rates(profile, processes).Of(like).seconds, 3e-3, 1e-9);
   // On GPUs processes change nothing.
   profile.set_device("CUDA");
-  EXPECT_EQ(Rates(profile, 4, 2).Of(gather(2)).seconds, RatesOf(profile, 4).Of(gather(2)).seconds);
+  EXPECT_EQ(Rates(profile, processes).Of(GatherOf(2, 2)).seconds, Rates(profile, threads).Of(GatherOf(2, 2)).seconds);
+}
+
+TEST(Rates, OnCpusOfSeveralHostsCollectivesTakeTheirLink) {
+  proto::MachineProfile profile = GpuProfile();
+  profile.set_device("CPU");
+  AddWork(profile, GatherOf(4, 1), 1e-3, /*ranks_on_host=*/2);
+  proto::Link& link = *profile.add_links();
+  link.set_ends(proto::Link::HOSTS);
+  link.set_bytes_per_second(1e6);
+  link.set_latency_seconds(0.25);
+  const Rates rates(profile, {.ranks_on_host = 2, .ranks = 4, .processes = 2});
+  const auto take = [&](const char* kind, double rounds) {
+    Work work = GatherOf(4, 1);
+    work.kind = kind;
+    work.sent_bytes *= rounds;
+    const WorkTime time = rates.Of(work);
+    EXPECT_EQ(time.how, Knowledge::kEstimated) << kind;
+    EXPECT_FALSE(time.shared) << kind;
+    EXPECT_EQ(time.link_seconds, time.seconds) << kind;
+    return time.seconds;
+  };
+  EXPECT_DOUBLE_EQ(take("AllGather f32 shard", 1), 2 + 0.25);
+  EXPECT_DOUBLE_EQ(take("ReduceScatterSum f32 shard", 1), 4 + 0.25);
+  EXPECT_DOUBLE_EQ(take("AllReduceSum f32 shard", 2), 6 + 0.5);
+  EXPECT_DOUBLE_EQ(take("AllToAll f32 shard", 1), 4 + 0.5);
+  // However fast the link is, nobody measured such a group.
+  link.set_bytes_per_second(1e15);
+  link.set_latency_seconds(1e-9);
+  const WorkTime fast = Rates(profile, {.ranks_on_host = 2, .ranks = 4, .processes = 2}).Of(GatherOf(4, 1));
+  EXPECT_NEAR(fast.seconds, 1e-3, 1e-9);
+  EXPECT_EQ(fast.how, Knowledge::kEstimated);
+  EXPECT_EQ(fast.copy_seconds, fast.seconds);
 }
 
 TEST(Rates, NoProfileMakesSecondsThatAreNone) {
@@ -415,8 +466,8 @@ TEST(Rates, NoProfileMakesSecondsThatAreNone) {
         if (value > 0) AddWork(profile, work, value, /*ranks_on_host=*/-5);
       }
       for (const int64_t ranks : {-1, 0, 1, 7}) {
-        for (const int64_t in_process : {ranks, int64_t{-1}}) {
-          const Rates rates(profile, ranks, in_process);
+        for (const int64_t processes : {-1, 1, 3, 14}) {
+          const Rates rates(profile, {.ranks_on_host = ranks, .ranks = 28, .processes = processes});
           for (const Work& work : works) {
             const WorkTime time = rates.Of(work);
             EXPECT_TRUE(std::isfinite(time.seconds) && time.seconds > 0) << work.kind << " " << value << " " << device;
