@@ -52,8 +52,8 @@ struct CalibrateOptions {
 
 // Returns what was measured in steps of these jobs, which must be for the same kind of device: works, peaks, the speed
 // of copies, and what lies between instructions and steps. On CPUs collectives are measured between threads and between
-// processes. A job that does not fit this machine is left out, and
-// `progress` says so. Returns the error of the last one if all are left out, and otherwise those of the ranks.
+// processes. A job that does not fit this machine is left out, and `progress` says so. Returns the error of the last
+// one if all are left out, and otherwise those of the ranks.
 absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, const CalibrateOptions& options);
 
 // Adds what was measured to the profile that the user's cache has of this machine. If there is none yet, or a damaged
