@@ -5,7 +5,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <variant>
 
@@ -37,7 +36,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The jobs that are measured in turns take about this part of the memory: one of so many.
+// The jobs that are measured in turns take about this part of the memory: one of so many. On CPUs they may take twice
+// as much, because processes are not counted (AddProcesses).
 constexpr int64_t kShareOfMemory = 8;
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -90,12 +90,21 @@ struct Measured {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<RandomTokens> data;
   std::unique_ptr<Trainer> trainer;
+  // Takes a step in one of so many rounds. Ranks that exchange as processes do are there for their collectives alone,
+  // of which a step has many.
+  int every_rounds = 1;
 };
+
+// The fewest and the most elements of works of a kind.
+struct Sizes {
+  double least = 0, most = 0;
+};
+using SizesByKind = std::map<std::string, Sizes>;
 
 // What the steps of all jobs showed.
 struct Showed {
-  ByRanks threads, processes;                                  // By how ranks exchanged.
-  std::map<int64_t, std::set<std::string>> between_processes;  // WorkText of collectives, by the ranks on the host.
+  ByRanks threads, processes;                        // By how ranks exchanged.
+  std::map<int64_t, SizesByKind> between_processes;  // Of collectives, by the ranks on the host.
   std::vector<ProbedSpeed> speeds;
   int64_t after_rounds = 0;  // How often CalibrateOptions::after_round has run.
 };
@@ -117,16 +126,6 @@ absl::StatusOr<Measured> Start(Job job, const CalibrateOptions& options, bool pr
   return started;
 }
 
-// Returns the collectives of a plan, by WorkText.
-std::set<std::string> CollectivesOf(const JobPlan& plan) {
-  std::set<std::string> collectives;
-  for (const Instruction& instruction : plan.train.step.program.instructions) {
-    if (!std::holds_alternative<Collective>(instruction.action)) continue;
-    collectives.insert(WorkText(WorkOf(instruction, plan.options.mesh)));
-  }
-  return collectives;
-}
-
 // Returns whether a job that could not be started for this reason is left out.
 bool IsLeftOut(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status);
@@ -138,28 +137,40 @@ struct Together {
   int64_t bytes = 0;
   int64_t begin = 0, end = 0, all = 0;
 
-  void Add(Measured started) {
-    bytes += started.trainer->plan().arena_bytes * started.trainer->job().sharding.ranks;
-    jobs.push_back(std::move(started));
-  }
-
   // Returns how many of `rounds` rounds of all jobs are as much work as what is done after `done` rounds of these.
   int64_t RoundsOfAll(int64_t done, int64_t rounds) const { return (begin * rounds + (end - begin) * done) / all; }
 };
 
-// If a job on CPUs, whose ranks are threads of `threads`, has collectives that are not measured between processes yet,
-// adds it again with ranks that exchange as processes do. Leaves it out if such ranks cannot connect.
+// Adds the collectives of a plan to those that were measured between processes. Returns whether one of them is of
+// another kind than these, or so much smaller or larger that it could not be told from them.
+bool AddCollectives(const JobPlan& plan, SizesByKind& measured) {
+  constexpr double kNear = 8;
+  bool added = false;
+  for (const Instruction& instruction : plan.train.step.program.instructions) {
+    if (!std::holds_alternative<Collective>(instruction.action)) continue;
+    const Work work = WorkOf(instruction, plan.options.mesh);
+    const double elements = work.sizes[0];
+    const auto [found, is_new] = measured.try_emplace(work.kind, Sizes{elements, elements});
+    Sizes& sizes = found->second;
+    added |= is_new || elements * kNear < sizes.least || elements > sizes.most * kNear;
+    sizes = {std::min(sizes.least, elements), std::max(sizes.most, elements)};
+  }
+  return added;
+}
+
+// Adds a job on CPUs, whose ranks are threads of `threads`, again with ranks that exchange as processes do, if that
+// tells more of their collectives. Leaves it out if such ranks cannot connect.
 absl::Status AddProcesses(const Job& job, const Trainer& threads, const CalibrateOptions& options, Showed& showed,
                           Together& together) {
   const int64_t ranks = job.sharding.ranks;
   if (job.runtime.device != DeviceType::kCpu || ranks == 1) return absl::OkStatus();
-  std::set<std::string>& known = showed.between_processes[ranks];
-  std::set<std::string> collectives = CollectivesOf(threads.plan());
-  if (std::includes(known.begin(), known.end(), collectives.begin(), collectives.end())) return absl::OkStatus();
+  SizesByKind measured = showed.between_processes[ranks];
+  if (!AddCollectives(threads.plan(), measured)) return absl::OkStatus();
   absl::StatusOr<Measured> started = Start(job, options, /*processes=*/true, showed.processes[ranks]);
   if (started.ok()) {
-    known.merge(collectives);
-    together.Add(*std::move(started));
+    showed.between_processes[ranks] = std::move(measured);
+    started->every_rounds = 2;
+    together.jobs.push_back(*std::move(started));
     return absl::OkStatus();
   }
   const absl::Status& why = started.status();
@@ -173,6 +184,7 @@ absl::Status RunRounds(const Together& together, const CalibrateOptions& options
                        SpeedProbe& probe, Showed& showed) {
   for (int round = 0; round < options.rounds; ++round) {
     for (const Measured& job : together.jobs) {
+      if (round % job.every_rounds != 0) continue;
       if (options.speed != nullptr) {
         SHALE_ASSIGN_OR_RETURN(const ProbedSpeed speed, probe.Probe());
         showed.speeds.push_back(speed);
@@ -291,7 +303,8 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
     if (started.ok()) {
       tell(line);
       SHALE_RETURN_IF_ERROR(AddProcesses(jobs[i], *started->trainer, options, showed, together));
-      together.Add(*std::move(started));
+      together.bytes += started->trainer->plan().arena_bytes * ranks;
+      together.jobs.push_back(*std::move(started));
     } else if (IsLeftOut(started.status())) {
       left_out = started.status();
       tell(absl::StrCat(line, ": left out: ", left_out.message()));
