@@ -80,9 +80,9 @@ class EmbeddingTest(unittest.TestCase):
         """Builds in the other workspace. Of the flags of this one's .bazelrc it has those that only save time. To save
         more, nothing is optimized but kernels, which choose their own level; that changes no bits."""
         os.makedirs(_OUTPUTS, exist_ok=True)
-        return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt", *flags,
+        return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, *flags,
                 "--strategy=CppCompile=local", "--strategy=CppArchive=local",
-                "--copt=--param=ggc-min-heapsize=500000", "--copt=-O0", "--copt=-U_FORTIFY_SOURCE",
+                "--copt=--param=ggc-min-heapsize=1000000", "--copt=-DNDEBUG", "--copt=-g0",
                 "--symlink_prefix=out/", *QUIET, *targets]
 
     def trained(self, name):

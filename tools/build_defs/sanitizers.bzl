@@ -48,17 +48,18 @@ _FUZZING = ["tests/fuzz"]
 SANITIZER_COPTS = select({_WITH_ADDRESS: _ADDRESS, _WITH_THREAD: _THREAD, _OTHERS: []})
 THREAD_SANITIZER_COPTS = select({_WITH_THREAD: _THREAD, _OTHERS: []})
 
-def _is_below(package, folders):
+def is_below(package, folders):
+    """Returns whether a package is one of these folders, or below one."""
     return bool([f for f in folders if package == f or package.startswith(f + "/")])
 
 def _is_left_out(is_test):
     """Returns whether sources of this package have no AddressSanitizer."""
     package = native.package_name()
-    return _is_below(package, _COMPUTING_ON_THREADS) or (is_test and not _is_below(package, _FUZZING))
+    return is_below(package, _COMPUTING_ON_THREADS) or (is_test and not is_below(package, _FUZZING))
 
 def sanitizer_copts(is_test):
     """Returns the flags of the sanitizer that a build has, for sources of this package."""
-    if _is_below(native.package_name(), _COMPUTING):
+    if is_below(native.package_name(), _COMPUTING):
         return []
     return THREAD_SANITIZER_COPTS if _is_left_out(is_test) else SANITIZER_COPTS
 
@@ -72,7 +73,7 @@ def with_prefix(prefix, copts, level = [], is_test = False):
       is_test: whether they are sources of tests.
     """
     include = ["-include", prefix[2:].replace(":", "/") + ".h"]
-    if _is_below(native.package_name(), _COMPUTING):
+    if is_below(native.package_name(), _COMPUTING):
         return level + include + copts
 
     # Sources with a sanitizer would need a header that is precompiled as they are. But what a target depends on, all

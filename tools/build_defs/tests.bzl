@@ -5,7 +5,7 @@ code that runs once. So sources begin with a precompiled header and are compiled
 says `optimized = True`. Tests that compute a lot say so, and those with kernels, which run on fibers with small stacks.
 """
 
-load(":cc.bzl", "MOST_JOINED", "PREFIX")
+load(":cc.bzl", "MOST_JOINED", "O1_IF_OPTIMIZED", "PREFIX")
 load(":joined_sources.bzl", "join_sources")
 load(":sanitizers.bzl", "sanitizer_copts", "with_prefix")
 
@@ -23,7 +23,7 @@ _ENGINE_PREFIX = [
 ]
 
 # Flags of sources that begin with //tests:prefix_optimized, and depend on it.
-PREFIX_OPTIMIZED_COPTS = ["-include", "tests/prefix_optimized.h"]
+PREFIX_OPTIMIZED_COPTS = O1_IF_OPTIMIZED + ["-include", "tests/prefix_optimized.h"]
 
 def _flags(srcs, deps, copts, optimized):
     """Returns the flags of the sources, and the dependencies to add."""
@@ -36,9 +36,9 @@ def _flags(srcs, deps, copts, optimized):
         if native.package_name() in _ENGINE_PREFIX:
             prefix += "_engine"
     elif [d for d in deps if d.startswith("@com_google_googletest//")]:
-        prefix, level = "//tests:prefix_optimized", []
+        prefix, level = "//tests:prefix_optimized", O1_IF_OPTIMIZED
     else:
-        prefix, level = PREFIX, []
+        prefix, level = PREFIX + "_o1", O1_IF_OPTIMIZED
     return with_prefix(prefix, copts, level, is_test = True), [prefix]
 
 def cc_test(name, srcs = [], deps = [], copts = [], optimized = False, tags = [], joined = MOST_JOINED, **kwargs):
