@@ -5,8 +5,8 @@ precompiled header (//tools/build_defs:prefix) that has what most of them includ
 because other compilers get an empty header. -Winvalid-pch in .bazelrc makes gcc warn if it cannot use the precompiled
 form.
 
-An optimized build compiles with -O1 what does not loop over numbers or bytes. That takes a quarter less time, and its
-programs run as fast. What does loop over them has the level of the build, or asks for -O2 itself.
+An optimized build compiles with -O1 what does not loop over numbers or bytes. Compiling it takes a quarter less time,
+and planning a job about a twentieth more. What does loop over them has the level of the build, or asks for -O2 itself.
 
 A precompiled header is valid for one level of optimization. At another level gcc uses it all the same, and may crash.
 So each of these three has one of its own, and sources with another level get none.
